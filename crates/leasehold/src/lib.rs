@@ -1,0 +1,49 @@
+#![doc = include_str!("../../../README.md")]
+//!
+//! # A map of the crate
+//!
+//! | module | what is there |
+//! |---|---|
+//! | [`LockName`], [`Claim`], [`Mode`], [`Ttl`] | what is asked (`name.rs`, `claim.rs`) |
+//! | [`Locks`], [`LockRequest`] | the handle that users hold, and what they build with it (`locks.rs`) |
+//! | `acquire.rs`, [`backoff`] | the only waiting loop, and its random delays |
+//! | [`Lease`], [`LeaseView`], `hold.rs`, `keep_alive.rs`, `owner.rs` | what a grant gives, how it is renewed, and how an owner takes it again |
+//! | [`FencingToken`] | the number that never goes back (`token.rs`) |
+//! | [`Error`], [`ErrorKind`], [`Effect`] | what can go wrong (`error.rs`) |
+//! | [`url`] | pure parsing, then connecting |
+//! | [`engine`] | the contract, and one module an engine |
+//! | [`clock`] | the clock that counts time asleep |
+//! | [`blocking`] | the same without async |
+//! | [`conformance`] | the suite that every engine passes (feature `conformance`) |
+
+#![forbid(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+mod acquire;
+pub mod backoff;
+#[cfg(feature = "blocking")]
+pub mod blocking;
+mod claim;
+pub mod clock;
+#[cfg(feature = "conformance")]
+pub mod conformance;
+pub mod engine;
+mod error;
+mod hold;
+mod keep_alive;
+mod lease;
+mod locks;
+mod name;
+mod observe;
+mod owner;
+mod token;
+pub mod url;
+
+pub use acquire::Wait;
+pub use claim::{Claim, ClaimId, Claimant, Mode, Ttl};
+pub use engine::{Grant, HolderInfo, LockInfo, LossReason, Released, WaiterInfo};
+pub use error::{Effect, Error, ErrorKind, Result};
+pub use lease::{Lease, LeaseState, LeaseView};
+pub use locks::{LockRequest, Locks, Resumed};
+pub use name::LockName;
+pub use token::{FencingToken, wall_clock_micros};
