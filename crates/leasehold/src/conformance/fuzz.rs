@@ -55,6 +55,7 @@ async fn a_counter_by_many_tasks(ground: Ground) {
                 let id = lease.claim_id();
                 lease.release().await.unwrap();
                 if (nth + round) % 3 == 0 {
+                    tokio::time::sleep(Duration::from_micros(100)).await;
                     let again = locks.resume(&name, id).unwrap();
                     again.release().await.unwrap();
                 }
