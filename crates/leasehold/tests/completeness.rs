@@ -1,6 +1,8 @@
 //! No engine goes without the suite: the test binary of each compiled-in scheme is asked which
 //! trials it would run.
 
+#![allow(clippy::unwrap_used)]
+
 use std::collections::BTreeSet;
 use std::process::Command;
 

@@ -14,7 +14,7 @@ use tokio::process::{ChildStdin, ChildStdout, Command};
 use super::fixture::Fixture;
 use super::history::{Event, Recorder};
 use crate::claim::Mode;
-use crate::clock::Clock;
+use crate::clock::{Clock, Moment};
 use crate::lease::Lease;
 use crate::locks::Locks;
 
@@ -52,6 +52,8 @@ pub enum Report {
     Held {
         /// Its token.
         token: u64,
+        /// Until when it can be relied on, on the machine's clock.
+        valid_until: Duration,
     },
     /// The process stood still for longer than the TTL, and asked its lease at once.
     StoodStill {
@@ -114,10 +116,10 @@ impl Child {
         serde_json::from_str(&line.expect("the child is alive")).expect("a report")
     }
 
-    /// Waits until it holds the lock, and returns the token.
-    pub async fn held(&mut self) -> u64 {
+    /// Waits until it holds the lock; returns the token, and until when it relies on it.
+    pub async fn held(&mut self) -> (u64, Moment) {
         match self.report().await {
-            Report::Held { token } => token,
+            Report::Held { token, valid_until } => (token, Moment::from_origin(valid_until)),
             other => panic!("the child should hold the lock: {other:?}"),
         }
     }
@@ -180,11 +182,7 @@ async fn perform(locks: &Locks, task: Task) -> crate::Result<()> {
     match task {
         Task::Hold { name, ttl } => {
             let request = locks.lock(&name).ttl(ttl).wait_forever();
-            let lease = request.acquire().await?;
-            say(&Report::Held {
-                token: lease.token().get(),
-            });
-            hold(lease, ttl, orders).await
+            hold(request.acquire().await?, ttl, orders).await
         }
         Task::Count {
             name,
@@ -197,7 +195,9 @@ async fn perform(locks: &Locks, task: Task) -> crate::Result<()> {
                 let lease = locks.lock(&name).ttl(ttl).wait_forever().acquire().await?;
                 let entered = Clock::machine().now();
                 let visit = recorder.enter(&name, Mode::Exclusive, lease.token(), entered);
-                let count: u64 = std::fs::read_to_string(&file).unwrap().parse().unwrap();
+                // Two at once may meet a half-written file; the history tells of it.
+                let count = std::fs::read_to_string(&file).unwrap();
+                let count = count.parse::<u64>().unwrap_or_default();
                 tokio::time::sleep(Duration::from_millis(1)).await;
                 std::fs::write(&file, (count + 1).to_string()).unwrap();
                 recorder.leave(visit, Clock::machine().now());
@@ -218,8 +218,8 @@ async fn hold(
     mut orders: tokio::sync::mpsc::UnboundedReceiver<String>,
 ) -> crate::Result<()> {
     let view = lease.view();
+    let mut last = Clock::machine().now();
     std::thread::spawn(move || {
-        let mut last = Clock::machine().now();
         loop {
             let now = Clock::machine().now();
             let still_valid = view.is_valid();
@@ -230,6 +230,11 @@ async fn hold(
             last = now;
             std::thread::sleep(Duration::from_millis(5));
         }
+    });
+    // Only now: whoever hears it may stop this process at once.
+    say(&Report::Held {
+        token: lease.token().get(),
+        valid_until: lease.valid_until().since_origin(),
     });
     tokio::select! {
         _ = lease.lost() => say(&Report::Lost),

@@ -8,7 +8,7 @@ use crate::locks::Locks;
 
 theme! { inspect:
     holders_are_shown [] caught by [InspectForgetsReasons, InspectKnowsNoAges];
-    waiters_are_shown [Fifo] caught by [InspectMissesWaiters, InspectMixesUpClaimants, InspectKnowsNoAges, HasNoQueue];
+    waiters_are_shown [Fifo] caught by [InspectMissesWaiters, InspectMixesUpClaimants, InspectKnowsNoAges];
     all_readers_are_shown [Shared] caught by [SharedIsExclusive, GrantsAlways];
     claim_ids_are_not_shown [] caught by [InspectShowsClaimIds];
     a_prefix_is_no_pattern [] caught by [InspectMatchesPatterns];

@@ -10,8 +10,8 @@ use crate::name::LockName;
 theme! { names:
     hostile_ones_are_locks_of_their_own [] caught by [NamesLowerCase, NamesFlattened, NamesTrimmed, NamesCutAtSlash, NamesComposed];
     long_ones_are_kept_whole [] caught by [NamesTruncated];
-    each_is_shown_as_it_is [] caught by [NamesLowerCase, NamesFlattened, NamesTrimmed, NamesCutAtSlash, NamesComposed];
-    breaking_one_leaves_the_others [] caught by [NamesFlattened, BreakDoesNothing];
+    each_is_shown_as_it_is [] caught by [InspectEscapesNames, NamesLowerCase];
+    breaking_one_leaves_the_others [] caught by [BreakMatchesPatterns, BreakDoesNothing];
 }
 
 const HOSTILE: &[&str] = &[

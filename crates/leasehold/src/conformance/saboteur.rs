@@ -13,7 +13,7 @@ use crate::claim::{Claim, ClaimId, Mode, Ttl};
 use crate::clock::Clock;
 use crate::engine::{
     Attempt, Capabilities, Contention, Engine, Grant, LockInfo, LossReason, Query, Released, Renew,
-    Renewal, Wake,
+    Renewal, WaiterInfo, Wake,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::LockName;
@@ -49,7 +49,7 @@ saboteurs! {
     GrantsAnew,
     /// Whoever does not want to queue is queued all the same.
     QueuesEverybody,
-    /// There is no queue: whoever comes at the right moment gets it.
+    /// The queue is for show: whoever comes at the right moment gets the lock.
     HasNoQueue,
     /// A release does nothing, and says that it did.
     ReleaseDoesNothing,
@@ -67,6 +67,8 @@ saboteurs! {
     BreakAlwaysSaysYes,
     /// Breaking sends the waiters away.
     BreakDropsWaiters,
+    /// Breaking one lock breaks all that its name matches as a pattern.
+    BreakMatchesPatterns,
     /// A grant goes on for ever.
     NeverExpires,
     /// A grant ends after half of its TTL.
@@ -123,6 +125,8 @@ saboteurs! {
     InspectShowsClaimIds,
     /// Some characters of a prefix match anything.
     InspectMatchesPatterns,
+    /// Names are shown as they are stored.
+    InspectEscapesNames,
     /// Locks are shown in no order.
     InspectHasNoOrder,
 }
@@ -269,6 +273,15 @@ impl Sabotaged {
 
     fn lacks_modes(&self) -> bool {
         matches!(self.how, Is::LacksModes | Is::AcceptsWhatItLacks)
+    }
+}
+
+fn waiter(claim: &Claim) -> WaiterInfo {
+    WaiterInfo {
+        claimant: (*claim.claimant).clone(),
+        reason: None,
+        mode: claim.mode,
+        waited_for: Duration::ZERO,
     }
 }
 
@@ -449,6 +462,13 @@ impl Engine for Sabotaged {
                 self.inner.release(claim).await?;
             }
         }
+        let end = name.as_str().find(['%', '*', '_', '[']);
+        if let (Is::BreakMatchesPatterns, Some(end)) = (self.how, end) {
+            let query = Query::Prefix(name.as_str()[..end].to_owned());
+            for lock in self.inner.inspect(&query).await? {
+                self.inner.break_lock(&lock.name).await?;
+            }
+        }
         let broken = self.inner.break_lock(&self.bend_name(name)).await?;
         Ok(match self.how {
             Is::BreakAlwaysSaysYes => Released::Yes,
@@ -480,8 +500,18 @@ impl Sabotaged {
                 _ => {}
             }
         }
-        if self.how == Is::InspectMissesWaiters {
-            lock.waiters.clear();
+        match self.how {
+            Is::InspectMissesWaiters => lock.waiters.clear(),
+            Is::HasNoQueue => {
+                let memory = self.memory();
+                let queued = memory.queued.values().filter(|c| c.name == lock.name);
+                lock.waiters = queued.map(waiter).collect();
+            }
+            Is::InspectEscapesNames => {
+                let escaped = lock.name.as_str().replace('%', "%25");
+                lock.name = LockName::new(escaped).unwrap_or_else(|_| lock.name.clone());
+            }
+            _ => {}
         }
     }
 }

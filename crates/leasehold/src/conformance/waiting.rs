@@ -152,9 +152,15 @@ async fn a_cancellation_that_meets_a_release_leaves_nothing(ground: Ground) {
         let waiter = other.lock(&name).ttl(LONG).wait_forever();
         let waiter = tokio::spawn(waiter.acquire());
         pause(5).await;
+        if nth == 0 {
+            waiter.abort();
+        }
         let release = tokio::spawn(lease.release());
         // Timers are too coarse to meet it.
-        std::thread::sleep(Duration::from_micros(2 * nth * nth));
+        let start = std::time::Instant::now();
+        while start.elapsed() < Duration::from_micros(nth * nth / 2) {
+            std::hint::spin_loop();
+        }
         waiter.abort();
         // Together with the lease, if it was obtained at the last moment.
         drop(waiter);
