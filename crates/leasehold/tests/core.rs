@@ -66,12 +66,13 @@ impl Watched {
         self.fails.store(fails, Ordering::SeqCst);
     }
 
-    fn check(&self) -> Result<()> {
-        if self.fails.load(Ordering::SeqCst) {
-            return Err(Error::new(ErrorKind::Unreachable, "the cable is cut").of_unknown_effect());
-        }
-        Ok(())
+    fn fails(&self) -> bool {
+        self.fails.load(Ordering::SeqCst)
     }
+}
+
+fn cut() -> Error {
+    Error::new(ErrorKind::Unreachable, "the cable is cut").of_unknown_effect()
 }
 
 #[async_trait]
@@ -105,18 +106,17 @@ impl Engine for Watched {
     async fn renew(&self, held: &[Renew<'_>]) -> Vec<Result<Renewal>> {
         self.batches.fetch_add(1, Ordering::SeqCst);
         self.renewals.fetch_add(held.len(), Ordering::SeqCst);
-        match self.check() {
-            Ok(()) => self.inner.renew(held).await,
-            Err(_) => held
-                .iter()
-                .map(|_| Err(self.check().unwrap_err()))
-                .collect(),
+        if self.fails() {
+            return held.iter().map(|_| Err(cut())).collect();
         }
+        self.inner.renew(held).await
     }
 
     async fn release(&self, claim: &Claim) -> Result<Released> {
         self.releases.fetch_add(1, Ordering::SeqCst);
-        self.check()?;
+        if self.fails() {
+            return Err(cut());
+        }
         self.inner.release(claim).await
     }
 
@@ -415,7 +415,7 @@ fn the_blocking_face_does_the_same() {
     drop(lease);
     let next = waiter.join().unwrap().unwrap();
     assert_eq!(next.release().unwrap(), Released::Yes);
-    assert_eq!(locks.lock("x").run(|lease| lease.is_valid()).unwrap(), true);
+    assert!(locks.lock("x").run(|lease| lease.is_valid()).unwrap());
     assert_eq!(locks.break_lock("x").unwrap(), Released::WasNotHeld);
     assert!(locks.list("").unwrap().is_empty());
 }
