@@ -18,6 +18,9 @@ use tokio::runtime::Runtime;
 /// How long a broken engine may hold a case up; far more than an unbroken one needs.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// What is broken mostly keeps its case waiting.
+const AT_A_TIME: usize = 24;
+
 /// One store a case, broken in one way.
 struct Broken {
     how: Saboteur,
@@ -27,7 +30,6 @@ struct Broken {
 
 enum Store {
     Memory(Arc<Memory>),
-    #[cfg(feature = "sqlite")]
     Sqlite(tempfile::TempDir),
 }
 
@@ -45,12 +47,10 @@ impl Store {
     fn for_case(case: &Case) -> Self {
         let needs_sqlite = [Need::Processes, Need::SurvivesRestart];
         if case.needs.iter().any(|need| needs_sqlite.contains(need)) {
-            #[cfg(feature = "sqlite")]
-            return Store::Sqlite(tempfile::tempdir().unwrap());
-            #[cfg(not(feature = "sqlite"))]
-            panic!("this needs the feature `sqlite`");
+            Store::Sqlite(tempfile::tempdir().unwrap())
+        } else {
+            Store::Memory(Arc::default())
         }
-        Store::Memory(Arc::default())
     }
 }
 
@@ -64,7 +64,6 @@ impl Fixture for Broken {
         let memory = Arc::clone(&self.memory.lock().unwrap());
         match &self.store {
             Store::Memory(store) => Arc::new(Sabotaged::new(store.clone(), self.how, memory)),
-            #[cfg(feature = "sqlite")]
             Store::Sqlite(_) => Self::attach(&self.address().unwrap()).await,
         }
     }
@@ -72,7 +71,6 @@ impl Fixture for Broken {
     fn address(&self) -> Option<String> {
         match &self.store {
             Store::Memory(_) => None,
-            #[cfg(feature = "sqlite")]
             Store::Sqlite(folder) => {
                 let file = folder.path().join("locks.db");
                 Some(format!("{}@sqlite:{}", self.how, file.display()))
@@ -146,5 +144,5 @@ fn main() -> ExitCode {
             idle => Err(format!("no case catches {idle:?}").into()),
         },
     ));
-    run_trials(trials)
+    run_trials(trials, AT_A_TIME)
 }

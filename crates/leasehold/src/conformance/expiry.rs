@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::Ground;
 use super::case::theme;
 use super::ground::{LONG, claim, grant, is_refused, ms, now, pause, queueing};
-use crate::claim::Claim;
+use crate::claim::{Claim, Ttl};
 use crate::engine::{Attempt, Engine, Grant, LossReason, Renew, Renewal, Wake};
 use crate::lease::LeaseState;
 use crate::token::FencingToken;
@@ -13,6 +13,7 @@ use crate::token::FencingToken;
 theme! { expiry:
     a_silent_holder_loses_the_lock [] caught by [NeverExpires];
     never_before_validity_ends [] caught by [ExpiresEarly];
+    the_shortest_and_the_longest_ttl_are_kept [] caught by [ExpiresEarly, NeverExpires];
     a_renewal_extends_it [] caught by [RenewDoesNothing, RenewSaysLost, RenewReleases];
     a_renewal_may_change_the_ttl [] caught by [RenewDoesNothing];
     a_renewal_after_expiry_is_lost [] caught by [RenewAlwaysSaysRenewed, RenewTakesTheLock, NeverExpires];
@@ -57,6 +58,23 @@ async fn never_before_validity_ends(ground: Ground) {
         now() >= held.valid_until,
         "granted while it was still valid"
     );
+}
+
+async fn the_shortest_and_the_longest_ttl_are_kept(ground: Ground) {
+    let locks = ground.locks().await;
+    let engine = &**locks.engine();
+    let (short, long) = (ground.name("short"), ground.name("long"));
+    grant(engine, &claim(&short, Ttl::MIN.get())).await;
+    grant(engine, &claim(&long, Ttl::MAX.get())).await;
+    let holders = locks.show(&long).await.unwrap().holders;
+    let day = Ttl::MAX.get();
+    assert!(holders[0].time_left > day * 9 / 10 && holders[0].time_left <= day);
+    let next = claim(&short, LONG);
+    ground
+        .until("the shortest expires", async || {
+            !is_refused(engine, &next).await
+        })
+        .await;
 }
 
 async fn renew(engine: &dyn Engine, claim: &Claim, token: Option<FencingToken>) -> Renewal {

@@ -18,7 +18,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(60);
 /// How long a case waits for one thing that must happen.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Cases mostly sleep.
+/// Cases mostly sleep, so more at a time than there are processors.
 const AT_A_TIME: usize = 12;
 
 /// The `main` of a test file: runs every case that the engine's capabilities call for, on stores
@@ -58,7 +58,7 @@ where
             }));
         }
     }
-    run_trials(trials)
+    run_trials(trials, AT_A_TIME)
 }
 
 /// Runs one case; panics and passing the time limit are failures.
@@ -85,10 +85,9 @@ fn words(panic: &(dyn Any + Send)) -> String {
         .unwrap_or_else(|| "panicked".to_owned())
 }
 
-/// Runs trials as the command line asks, more at a time than there are processors unless it says
-/// how many.
-pub fn run_trials(trials: Vec<Trial>) -> ExitCode {
+/// Runs trials as the command line asks, `at_a_time` unless it says how many.
+pub fn run_trials(trials: Vec<Trial>, at_a_time: usize) -> ExitCode {
     let mut arguments = Arguments::from_args();
-    arguments.test_threads.get_or_insert(AT_A_TIME);
+    arguments.test_threads.get_or_insert(at_a_time);
     libtest_mimic::run(&arguments, trials).exit_code()
 }

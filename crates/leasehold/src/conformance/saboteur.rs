@@ -49,6 +49,8 @@ saboteurs! {
     GrantsAnew,
     /// Whoever does not want to queue is queued all the same.
     QueuesEverybody,
+    /// Each attempt of a waiter takes another place.
+    QueuesAnew,
     /// The queue is for show: whoever comes at the right moment gets the lock.
     HasNoQueue,
     /// A release does nothing, and says that it did.
@@ -206,6 +208,7 @@ impl Sabotaged {
             (Is::ExpiresEarly, _) => {
                 bent.ttl = Ttl::new(claim.ttl.get() / 2).unwrap_or(claim.ttl);
             }
+            (Is::NeverExpires, _) => bent.ttl = Ttl::MAX,
             (Is::HasNoQueue, _) => bent.queues = false,
             (Is::QueuesEverybody, _) => bent.queues = true,
             (Is::SharedIsExclusive, Mode::Shared) => bent.mode = Mode::Exclusive,
@@ -239,6 +242,7 @@ impl Sabotaged {
             Is::ExpiresEarly | Is::CountsFromTheReply => {
                 self.inner.clock().now() + claim.ttl.validity()
             }
+            Is::NeverExpires => grant.valid_until - (Ttl::MAX.validity() - claim.ttl.validity()),
             _ => grant.valid_until,
         };
         Grant {
@@ -265,9 +269,6 @@ impl Sabotaged {
         if self.how == Is::GrantsAnew && !first {
             grant = self.invented(claim, None);
         }
-        if self.how == Is::NeverExpires && first {
-            tokio::spawn(renew_for_ever(Arc::clone(&self.inner), claim.clone()));
-        }
         grant
     }
 
@@ -282,20 +283,6 @@ fn waiter(claim: &Claim) -> WaiterInfo {
         reason: None,
         mode: claim.mode,
         waited_for: Duration::ZERO,
-    }
-}
-
-async fn renew_for_ever(engine: Arc<dyn Engine>, claim: Claim) {
-    loop {
-        tokio::time::sleep(claim.ttl.get() / 4).await;
-        let renew = Renew {
-            claim: &claim,
-            token: None,
-        };
-        let answers = engine.renew(&[renew]).await;
-        if !matches!(answers.as_slice(), [Ok(Renewal::Renewed(_))]) {
-            return;
-        }
     }
 }
 
@@ -326,6 +313,15 @@ impl Engine for Sabotaged {
         }
         if self.how == Is::CountsFromTheReply {
             tokio::time::sleep(Duration::from_millis(60)).await;
+        }
+        let queued = self.memory().queued.contains_key(&claim.id);
+        if self.how == Is::QueuesAnew && queued {
+            let id = ClaimId::random()?;
+            let another = Claim {
+                id,
+                ..claim.clone()
+            };
+            self.inner.try_acquire(&another).await?;
         }
         let attempt = self.inner.try_acquire(&self.bend(claim)).await?;
         let contention = match attempt {

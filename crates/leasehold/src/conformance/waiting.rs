@@ -10,7 +10,7 @@ use super::Ground;
 use super::case::theme;
 use super::child::Task;
 use super::faulty::{Fault, Faulty};
-use super::ground::{LONG, claim, grant, is_refused, ms, now, pause};
+use super::ground::{LONG, claim, grant, is_refused, ms, now, pause, queueing};
 use crate::error::{Effect, ErrorKind};
 use crate::locks::Locks;
 
@@ -19,6 +19,7 @@ theme! { waiting:
     no_wait_is_one_attempt [] caught by [GrantsAlways, QueuesEverybody];
     a_cancelled_wait_gives_up_its_place [] caught by [ReleaseLeavesGhosts];
     a_release_wakes_the_waiter [] caught by [NeverWakes, ReleaseDoesNothing];
+    a_repeated_attempt_keeps_its_place [Fifo] caught by [QueuesAnew, HasNoQueue];
     first_come_first_served [Fifo] caught by [HasNoQueue];
     a_storm_loses_no_wake_up [] caught by [NeverWakes];
     a_deadline_that_meets_a_release_leaves_nothing [] caught by [ReleaseLeavesGhosts];
@@ -84,6 +85,24 @@ async fn a_release_wakes_the_waiter(ground: Ground) {
         let lease = ground.soon("the waiter wakes", waiter).await;
         lease.unwrap().unwrap().release().await.unwrap();
     }
+}
+
+async fn a_repeated_attempt_keeps_its_place(ground: Ground) {
+    let (locks, engine) = (ground.locks().await, ground.engine().await);
+    let name = ground.name("x");
+    let lease = locks.lock(&name).ttl(LONG).acquire().await.unwrap();
+    let (first, second) = (queueing(&name, LONG), queueing(&name, LONG));
+    for waiter in [&first, &second, &first, &first, &second] {
+        assert!(is_refused(&*engine, waiter).await);
+    }
+    assert_eq!(locks.show(&name).await.unwrap().waiters.len(), 2);
+    lease.release().await.unwrap();
+    assert!(is_refused(&*engine, &second).await, "overtook the first");
+    grant(&*engine, &first).await;
+    engine.release(&first).await.unwrap();
+    grant(&*engine, &second).await;
+    engine.release(&second).await.unwrap();
+    grant(&*engine, &claim(&name, LONG)).await;
 }
 
 async fn first_come_first_served(ground: Ground) {
