@@ -241,6 +241,7 @@ impl Table<'_> {
     }
 
     fn next_token(&self) -> Result<FencingToken> {
+        // Two statements: RETURNING would cost more than both.
         let last: u64 = self
             .connection
             .prepare_cached("SELECT expires FROM claims WHERE name = '' AND token = 0")?
@@ -256,6 +257,14 @@ impl Table<'_> {
         self.connection
             .prepare_cached("DELETE FROM claims WHERE name = ?1 AND token = ?2")?
             .execute(params![name.as_str(), token.get()])?;
+        Ok(())
+    }
+
+    /// A waiter is to be woken elsewhere: the runtime it listened on has gone.
+    pub(super) fn move_to(&self, name: &LockName, token: FencingToken, door: &str) -> Result<()> {
+        self.connection
+            .prepare_cached("UPDATE claims SET door = ?3 WHERE name = ?1 AND token = ?2")?
+            .execute(params![name.as_str(), token.get(), door])?;
         Ok(())
     }
 
