@@ -23,8 +23,12 @@ use crate::url::EngineUrl;
 pub mod memory;
 #[cfg(feature = "bench")]
 pub mod raw;
+#[cfg(feature = "redis")]
+pub mod redis;
 #[cfg(all(feature = "sqlite", unix))]
 pub mod sqlite;
+#[cfg(any(feature = "redis", all(feature = "sqlite", unix)))]
+pub(crate) mod waiters;
 
 /// Stores locks.
 ///
@@ -68,6 +72,11 @@ pub trait Engine: Debug + Send + Sync + 'static {
 
     /// An operator's act: whoever holds the lock loses it. Waiters keep their places.
     async fn break_lock(&self, name: &LockName) -> Result<Released>;
+
+    /// What its user should know about the way it is set up, found when it was connected.
+    fn warnings(&self) -> Vec<String> {
+        Vec::new()
+    }
 
     /// How many commands or transactions it has sent so far, if it can tell.
     fn commands_sent(&self) -> Option<u64> {
@@ -338,4 +347,6 @@ pub static DRIVERS: &[Driver] = &[
     memory::DRIVER,
     #[cfg(all(feature = "sqlite", unix))]
     sqlite::DRIVER,
+    #[cfg(feature = "redis")]
+    redis::DRIVER,
 ];

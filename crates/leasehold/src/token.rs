@@ -17,6 +17,9 @@ impl FencingToken {
     /// No token is greater.
     pub const MAX: FencingToken = FencingToken((1 << 53) - 1);
 
+    /// What is shown for a holder that has none: another program's lock.
+    pub const NONE: FencingToken = FencingToken(0);
+
     /// The token with this number, if it is within the range.
     pub const fn new(number: u64) -> Option<Self> {
         if number <= Self::MAX.0 {

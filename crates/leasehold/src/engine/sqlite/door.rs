@@ -4,11 +4,11 @@
 //! reads any more tells that the process is gone, so a dead waiter never holds up the queue. What
 //! comes out of a pipe is only a hint: the waiter looks into the table before it believes anything.
 
-use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::errno::Errno;
@@ -17,10 +17,10 @@ use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
-use tokio::sync::Notify;
 
 use super::failure::of_path;
 use crate::claim::ClaimId;
+use crate::engine::waiters::{self, Waiters};
 use crate::error::Result;
 use crate::token::FencingToken;
 
@@ -41,21 +41,15 @@ pub(super) struct Door {
     path: PathBuf,
     /// Kept open so that the pipe never has no writer, which would read as its end.
     _writer: File,
-    waiters: Arc<Mutex<Waiters>>,
-}
-
-#[derive(Debug, Default)]
-struct Waiters {
-    by_token: HashMap<u64, Arc<Notify>>,
-    by_claim: HashMap<ClaimId, FencingToken>,
-    /// The task that reads the pipe has ended with its runtime.
-    deaf: bool,
+    pub(super) waiters: Arc<Waiters<()>>,
+    /// Whether the task that reads the pipe has ended with its runtime.
+    deaf: Arc<AtomicBool>,
 }
 
 /// Wakes one waiter.
 #[derive(Debug)]
 pub(super) enum Bell {
-    Own(Arc<Notify>),
+    Own(Arc<waiters::Bell<()>>),
     Other(File, FencingToken),
     /// Nobody can be told: that waiter finds out by the clock.
     Mute,
@@ -65,7 +59,7 @@ impl Bell {
     /// A message that cannot be sent costs the waiter at most the time that was left.
     pub(super) fn ring(self) {
         match self {
-            Bell::Own(notify) => notify.notify_one(),
+            Bell::Own(bell) => bell.ring(None),
             Bell::Other(mut pipe, token) => {
                 let _ = pipe.write(&token.get().to_le_bytes());
             }
@@ -93,8 +87,7 @@ impl Doors {
     /// The bell of a waiter; `None` if its process is gone.
     pub(super) fn bell(&self, door: &str, token: FencingToken) -> Option<Bell> {
         if let Some(own) = self.own().as_ref().filter(|own| own.name == door) {
-            let waiters = own.waiters();
-            return waiters.by_token.get(&token.get()).cloned().map(Bell::Own);
+            return own.waiters.bell(token.get()).map(Bell::Own);
         }
         match knock(&self.folder.join(door)) {
             Ok(pipe) => Some(Bell::Other(pipe, token)),
@@ -111,13 +104,13 @@ impl Doors {
 
     /// The own door, if there is one and someone listens.
     pub(super) fn listening(&self) -> Option<Arc<Door>> {
-        self.own().clone().filter(|door| !door.waiters().deaf)
+        self.own().clone().filter(|door| door.is_heard())
     }
 
     /// Opens the own door, on the present runtime.
     pub(super) fn open(&self) -> Result<Arc<Door>> {
         let mut own = self.own();
-        if let Some(door) = own.as_ref().filter(|door| !door.waiters().deaf) {
+        if let Some(door) = own.as_ref().filter(|door| door.is_heard()) {
             return Ok(Arc::clone(door));
         }
         let door = Arc::new(self.build()?);
@@ -144,14 +137,16 @@ impl Doors {
             let _ = fs::remove_file(&draft);
             failed(cause)
         })?;
-        let waiters = Arc::<Mutex<Waiters>>::default();
-        tokio::spawn(listen(reader, Arc::clone(&waiters)));
-        Ok(Door {
+        let door = Door {
             name,
             path,
             _writer: writer,
-            waiters,
-        })
+            waiters: Arc::default(),
+            deaf: Arc::default(),
+        };
+        let deaf = Deaf(Arc::clone(&door.waiters), Arc::clone(&door.deaf));
+        tokio::spawn(listen(reader, deaf));
+        Ok(door)
     }
 
     fn make_folder(&self) -> io::Result<()> {
@@ -183,31 +178,8 @@ impl Door {
         &self.name
     }
 
-    fn waiters(&self) -> MutexGuard<'_, Waiters> {
-        self.waiters.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Listens for a waiter; to be called before anyone else can see it in the queue.
-    pub(super) fn expect(&self, id: ClaimId, token: FencingToken) {
-        let mut waiters = self.waiters();
-        waiters.by_token.insert(token.get(), Arc::default());
-        waiters.by_claim.insert(id, token);
-    }
-
-    /// A waiter's place and what rings for it.
-    pub(super) fn waiter(&self, id: &ClaimId) -> Option<(FencingToken, Arc<Notify>)> {
-        let waiters = self.waiters();
-        let token = *waiters.by_claim.get(id)?;
-        let bell = waiters.by_token.get(&token.get())?;
-        Some((token, Arc::clone(bell)))
-    }
-
-    /// A waiter has what it waited for, or waits no more.
-    pub(super) fn forget(&self, id: &ClaimId) {
-        let mut waiters = self.waiters();
-        if let Some(token) = waiters.by_claim.remove(id) {
-            waiters.by_token.remove(&token.get());
-        }
+    fn is_heard(&self) -> bool {
+        !self.deaf.load(Ordering::Acquire)
     }
 }
 
@@ -217,17 +189,18 @@ impl Drop for Door {
     }
 }
 
-/// Rings for whoever a message names, for as long as the door is there.
-async fn listen(mut reader: pipe::Receiver, waiters: Arc<Mutex<Waiters>>) {
-    struct Deaf(Arc<Mutex<Waiters>>);
-    impl Drop for Deaf {
-        fn drop(&mut self) {
-            let mut waiters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            waiters.deaf = true;
-            waiters.by_token.values().for_each(|bell| bell.notify_one());
-        }
+/// Says so when the task that listens has ended.
+struct Deaf(Arc<Waiters<()>>, Arc<AtomicBool>);
+
+impl Drop for Deaf {
+    fn drop(&mut self) {
+        self.1.store(true, Ordering::Release);
+        self.0.ring_all();
     }
-    let deaf = Deaf(waiters);
+}
+
+/// Rings for whoever a message names, for as long as the door is there.
+async fn listen(mut reader: pipe::Receiver, deaf: Deaf) {
     let mut messages = [0; 64 * MESSAGE];
     let mut partial = 0;
     while let Ok(read) = reader.read(&mut messages[partial..]).await {
@@ -236,10 +209,9 @@ async fn listen(mut reader: pipe::Receiver, waiters: Arc<Mutex<Waiters>>) {
         }
         let filled = partial + read;
         let (whole, rest) = messages[..filled].as_chunks::<MESSAGE>();
-        let waiters = deaf.0.lock().unwrap_or_else(PoisonError::into_inner);
         for token in whole {
-            if let Some(bell) = waiters.by_token.get(&u64::from_le_bytes(*token)) {
-                bell.notify_one();
+            if let Some(bell) = deaf.0.bell(u64::from_le_bytes(*token)) {
+                bell.ring(None);
             }
         }
         partial = rest.len();

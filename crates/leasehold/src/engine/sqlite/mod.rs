@@ -25,6 +25,7 @@ use self::table::{Place, TakeOut, Walk};
 use self::turnstile::Store;
 use crate::claim::{Claim, ClaimId, Ttl};
 use crate::clock::Clock;
+use crate::engine::waiters::Bell;
 use crate::engine::{
     Attempt, Capabilities, Contention, Driver, Engine, Fairness, Grant, LockInfo, LossReason,
     Query, Reach, Released, Renew, Renewal, Safety, Survives, TokenSource, Wake,
@@ -100,9 +101,15 @@ impl Sqlite {
         }
     }
 
+    /// A waiter's place and what rings for it.
+    fn waiter(&self, id: &ClaimId) -> Option<(FencingToken, Arc<Bell<()>>)> {
+        let (token, bell) = self.store.doors().listening()?.waiters.waiter(id)?;
+        Some((FencingToken::new(token)?, bell))
+    }
+
     fn forget(&self, id: &ClaimId) {
         if let Some(door) = self.store.doors().listening() {
-            door.forget(id);
+            door.waiters.forget(id);
         }
     }
 }
@@ -165,9 +172,9 @@ impl Engine for Sqlite {
                     let Some(door) = door else {
                         return Ok(Tried::NeedsDoor);
                     };
-                    if door.waiter(&asked.id).is_none() {
+                    if door.waiters.waiter(&asked.id).is_none() {
                         table.move_to(&asked.name, own.token, door.name())?;
-                        door.expect(asked.id, own.token);
+                        door.waiters.expect(asked.id, own.token.get());
                     }
                     return Ok(Tried::Held(walk, Some(own.token)));
                 }
@@ -182,7 +189,7 @@ impl Engine for Sqlite {
                     return Ok(Tried::NeedsDoor);
                 };
                 let place = table.insert(&asked, Some(door.name()))?;
-                door.expect(asked.id, place.token);
+                door.waiters.expect(asked.id, place.token.get());
                 let first = !walk.blocked;
                 let walk = Walk {
                     own: first.then_some(place),
@@ -205,15 +212,10 @@ impl Engine for Sqlite {
     }
 
     async fn wait(&self, claim: &Claim, _seen: &Contention) -> Result<Wake> {
-        let waiter = self
-            .store
-            .doors()
-            .listening()
-            .and_then(|door| door.waiter(&claim.id));
-        let Some((token, bell)) = waiter else {
+        let Some((token, bell)) = self.waiter(&claim.id) else {
             return Ok(Wake::Retry);
         };
-        bell.notified().await;
+        bell.heard().await;
         let (name, id) = (claim.name.clone(), claim.id);
         let place = self.store.read(|table| table.at(&name, token, &id));
         Ok(match place? {
@@ -253,12 +255,7 @@ impl Engine for Sqlite {
     }
 
     async fn release(&self, claim: &Claim) -> Result<Released> {
-        let waiting = self
-            .store
-            .doors()
-            .listening()
-            .and_then(|door| door.waiter(&claim.id));
-        let token = waiting.map(|(token, _)| token);
+        let token = self.waiter(&claim.id).map(|(token, _)| token);
         let (name, id) = (claim.name.clone(), claim.id);
         let held = self.store.write(move |table| {
             let walk = table.walk(&name, TakeOut::Claim(&id), None)?;

@@ -1,0 +1,183 @@
+//! One server: a connection that mends itself, and the scripts called over it.
+
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use redis::aio::{ConnectionManager, ConnectionManagerConfig};
+use redis::{
+    Client, FromRedisValue, PushInfo, RedisError, RedisResult, Script, ServerErrorKind, Value,
+};
+
+use super::failure;
+use super::keys::LockKeys;
+use super::settings::Settings;
+use crate::error::{Error, ErrorKind, Result};
+
+/// The head, the way that most calls go, what the scripts share, and the rest.
+macro_rules! script {
+    ($($quick:literal,)? ; $rest:literal) => {
+        LazyLock::new(|| {
+            Script::new(concat!(
+                include_str!("scripts/head.lua"),
+                $(include_str!(concat!("scripts/", $quick)),)?
+                include_str!("scripts/common.lua"),
+                include_str!(concat!("scripts/", $rest)),
+            ))
+        })
+    };
+}
+
+pub(super) static ACQUIRE: LazyLock<Script> = script!("acquire.quick.lua", ; "acquire.lua");
+pub(super) static RENEW: LazyLock<Script> = script!("renew.quick.lua", ; "renew.lua");
+pub(super) static RELEASE: LazyLock<Script> = script!("release.quick.lua", ; "release.lua");
+pub(super) static BREAK: LazyLock<Script> = script!(; "break.lua");
+pub(super) static SHOW: LazyLock<Script> = script!(; "show.lua");
+
+/// One call of a script.
+#[derive(Debug)]
+pub(super) struct Call {
+    pub(super) lock: LockKeys,
+    pub(super) arguments: Vec<String>,
+}
+
+impl Call {
+    fn command(&self, script: &Script) -> redis::Cmd {
+        let mut command = redis::cmd("EVALSHA");
+        command
+            .arg(script.get_hash())
+            .arg(self.lock.keys.len())
+            .arg(&self.lock.keys[..]);
+        command.arg(&self.lock.stripe).arg(&self.arguments[..]);
+        command
+    }
+}
+
+pub(super) struct Node {
+    connection: ConnectionManager,
+    sent: AtomicU64,
+}
+
+impl std::fmt::Debug for Node {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Node").finish_non_exhaustive()
+    }
+}
+
+impl Node {
+    /// Connects; whatever the server sends by itself goes to `heard`.
+    pub(super) async fn connect(
+        settings: &Settings,
+        heard: impl Fn(PushInfo) + Send + Sync + 'static,
+    ) -> Result<Self> {
+        let config = ConnectionManagerConfig::new()
+            .set_connection_timeout(Some(settings.connect_timeout))
+            .set_response_timeout(Some(settings.timeout))
+            .set_number_of_retries(1)
+            .set_automatic_resubscription()
+            .set_push_sender(move |push| {
+                heard(push);
+                Ok::<_, std::convert::Infallible>(())
+            });
+        let client = Client::open(settings.server.clone()).map_err(failure::of_request)?;
+        let connection = ConnectionManager::new_with_config(client, config).await;
+        Ok(Self {
+            connection: connection.map_err(failure::of_request)?,
+            sent: AtomicU64::new(0),
+        })
+    }
+
+    pub(super) fn commands_sent(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed)
+    }
+
+    /// Sends one command.
+    pub(super) async fn send<T: FromRedisValue>(&self, command: &redis::Cmd) -> Result<T> {
+        self.sent.fetch_add(1, Ordering::Relaxed);
+        command
+            .query_async(&mut self.connection.clone())
+            .await
+            .map_err(failure::of_request)
+    }
+
+    pub(super) async fn subscribe(&self, channel: &str) -> Result<()> {
+        self.sent.fetch_add(1, Ordering::Relaxed);
+        self.connection
+            .clone()
+            .subscribe(channel)
+            .await
+            .map_err(failure::of_request)
+    }
+
+    /// Calls a script by its hash; loads it if the server does not know it.
+    pub(super) async fn call<T: FromRedisValue>(&self, script: &Script, call: &Call) -> Result<T> {
+        let command = call.command(script);
+        self.sent.fetch_add(1, Ordering::Relaxed);
+        let connection = &mut self.connection.clone();
+        let mut answer: RedisResult<T> = command.query_async(connection).await;
+        if answer.as_ref().is_err_and(is_unknown_script) {
+            script
+                .load_async(connection)
+                .await
+                .map_err(failure::of_request)?;
+            answer = command.query_async(connection).await;
+        }
+        answer.map_err(failure::of_request)
+    }
+
+    /// Calls a script many times in one go; an answer for each.
+    pub(super) async fn call_all<T: FromRedisValue>(
+        &self,
+        script: &Script,
+        calls: &[Call],
+    ) -> Vec<Result<T>> {
+        let mut answers = self.send_all(script, calls).await;
+        let unknown = |answer: &RedisResult<Value>| answer.as_ref().is_err_and(is_unknown_script);
+        if answers
+            .as_ref()
+            .is_ok_and(|answers| answers.iter().any(unknown))
+        {
+            let loaded = script.load_async(&mut self.connection.clone()).await;
+            answers = match loaded {
+                Ok(_) => self.send_all(script, calls).await,
+                Err(failure) => Err(failure),
+            };
+        }
+        match answers {
+            Ok(answers) if answers.len() == calls.len() => answers
+                .into_iter()
+                .map(|answer| {
+                    let value = answer.map_err(failure::of_request)?;
+                    redis::from_redis_value(value)
+                        .map_err(|cause| failure::of_request(cause.into()))
+                })
+                .collect(),
+            Ok(_) => calls.iter().map(|_| Err(incomplete())).collect(),
+            Err(failure) => calls
+                .iter()
+                .map(|_| Err(failure::of_request(failure.clone())))
+                .collect(),
+        }
+    }
+
+    async fn send_all(
+        &self,
+        script: &Script,
+        calls: &[Call],
+    ) -> RedisResult<Vec<RedisResult<Value>>> {
+        self.sent.fetch_add(calls.len() as u64, Ordering::Relaxed);
+        let mut pipeline = redis::pipe();
+        pipeline.ignore_errors();
+        for call in calls {
+            pipeline.add_command(call.command(script));
+        }
+        pipeline.query_async(&mut self.connection.clone()).await
+    }
+}
+
+fn incomplete() -> Error {
+    Error::new(ErrorKind::Unexpected, "the server gave too few answers").of_unknown_effect()
+}
+
+fn is_unknown_script(error: &RedisError) -> bool {
+    error.kind() == redis::ErrorKind::Server(ServerErrorKind::NoScript)
+}

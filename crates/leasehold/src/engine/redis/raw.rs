@@ -1,0 +1,119 @@
+//! The raw limits: SET NX PX with a compare-and-delete, and BLPOP with RPUSH.
+
+use async_trait::async_trait;
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, Script};
+
+use super::failure;
+use super::settings::Settings;
+use crate::engine::raw::{RawLimit, RawLock};
+use crate::error::Result;
+
+#[derive(Debug)]
+pub(super) struct Raw {
+    settings: Settings,
+}
+
+impl Raw {
+    pub(super) fn on(settings: &Settings) -> Self {
+        Self {
+            settings: settings.clone(),
+        }
+    }
+
+    async fn connection(&self) -> Result<MultiplexedConnection> {
+        let client = Client::open(self.settings.server.clone()).map_err(failure::of_request)?;
+        let patient = AsyncConnectionConfig::new().set_response_timeout(None);
+        let connection = client.get_multiplexed_async_connection_with_config(&patient);
+        connection.await.map_err(failure::of_request)
+    }
+}
+
+#[async_trait]
+impl RawLimit for Raw {
+    fn cycle_is(&self) -> &'static str {
+        "SET NX PX and EVALSHA of a compare-and-delete"
+    }
+
+    async fn cycle(&self, name: &str) -> Result<Box<dyn RawLock>> {
+        let delete = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
+        Ok(Box::new(RawCycle {
+            connection: self.connection().await?,
+            key: format!("{}\u{1}raw\u{1}{name}", self.settings.prefix),
+            delete: Script::new(delete),
+        }))
+    }
+
+    fn handoff_is(&self) -> &'static str {
+        "BLPOP and RPUSH"
+    }
+
+    async fn handoff(&self, name: &str) -> Result<Box<dyn RawLock>> {
+        let mut baton = RawBaton {
+            connection: self.connection().await?,
+            key: format!("{}\u{1}raw-list\u{1}{name}", self.settings.prefix),
+        };
+        // Whoever comes first puts the baton there.
+        let first: bool = redis::cmd("SETNX")
+            .arg(format!("{}-made", baton.key))
+            .arg(1)
+            .query_async(&mut baton.connection)
+            .await
+            .map_err(failure::of_request)?;
+        if first {
+            baton.release().await?;
+        }
+        Ok(Box::new(baton))
+    }
+}
+
+struct RawCycle {
+    connection: MultiplexedConnection,
+    key: String,
+    delete: Script,
+}
+
+#[async_trait]
+impl RawLock for RawCycle {
+    async fn acquire(&mut self) -> Result<()> {
+        let mut set = redis::cmd("SET");
+        set.arg(&self.key)
+            .arg("0123456789abcdef0123456789abcdef")
+            .arg("NX")
+            .arg("PX")
+            .arg(30_000);
+        set.query_async(&mut self.connection)
+            .await
+            .map_err(failure::of_request)
+    }
+
+    async fn release(&mut self) -> Result<()> {
+        let call = &mut self.delete.key(&self.key);
+        let call = call.arg("0123456789abcdef0123456789abcdef");
+        let deleted = call.invoke_async::<i64>(&mut self.connection).await;
+        deleted.map(|_| ()).map_err(failure::of_request)
+    }
+}
+
+struct RawBaton {
+    connection: MultiplexedConnection,
+    key: String,
+}
+
+#[async_trait]
+impl RawLock for RawBaton {
+    async fn acquire(&mut self) -> Result<()> {
+        let mut pop = redis::cmd("BLPOP");
+        pop.arg(&self.key).arg(0);
+        let popped: redis::RedisResult<redis::Value> = pop.query_async(&mut self.connection).await;
+        popped.map(|_| ()).map_err(failure::of_request)
+    }
+
+    async fn release(&mut self) -> Result<()> {
+        let mut push = redis::cmd("RPUSH");
+        push.arg(&self.key).arg(1);
+        push.query_async(&mut self.connection)
+            .await
+            .map_err(failure::of_request)
+    }
+}

@@ -1,0 +1,200 @@
+-- What the scripts share when there is more to do.
+
+-- For how long a lock is handed over before its new holder has said a word: a host that is gone without
+-- its connections having ended costs the queue no more than this.
+local OFFER = 500
+
+-- A queue that nobody looks at any more goes after a day; whoever waits looks at least once per TTL.
+local FORGET_QUEUE = 25 * 60 * 60 * 1000
+
+local function text(number)
+  return string.format('%.0f', number)
+end
+
+-- The hybrid clock: greater than all before, and not behind the wall clock.
+local function next_number()
+  local last = tonumber(redis.call('HGET', REGISTER, STRIPE) or '0')
+  local number = math.max(last + 1, NOW)
+  redis.call('HSET', REGISTER, STRIPE, text(number))
+  return number
+end
+
+local function holder_note(token, mode, ttl, meta)
+  return table.concat({ text(token), NOW_TEXT, text(NOW + ttl * 1000), text(mode), meta }, ':')
+end
+
+-- The note of the one holder; none if another program has taken the lock, whose value is then its own.
+local function note_of(value)
+  local both = redis.call('GET', HOLDERS)
+  if both and string.sub(both, 1, #value + 1) == value .. '=' then
+    return string.sub(both, #value + 2)
+  end
+end
+
+local function read_holder(note)
+  local token, since, expires, mode, meta = string.match(note, '^(%d+):(%d+):(%d+):(%-?%d+):(.*)$')
+  return { token = token, since = since, expires = tonumber(expires), mode = tonumber(mode), meta = meta }
+end
+
+local function waiter_note(number, mode, ttl, channel, meta)
+  return table.concat({ number, NOW_TEXT, text(ttl), text(mode), #channel, channel .. meta }, ':')
+end
+
+local function read_waiter(claim)
+  local note = redis.call('HGET', WAITERS, claim)
+  if not note then
+    return nil
+  end
+  local number, since, ttl, mode, length, rest = string.match(note, '^(%d+):(%d+):(%d+):(%-?%d+):(%d+):(.*)$')
+  return {
+    number = number,
+    since = since,
+    ttl = tonumber(ttl),
+    mode = tonumber(mode),
+    channel = string.sub(rest, 1, length),
+    meta = string.sub(rest, length + 1),
+  }
+end
+
+local function forget_waiter(claim)
+  redis.call('ZREM', QUEUE, claim)
+  redis.call('HDEL', WAITERS, claim)
+end
+
+-- The modes of those who hold the lock, and its value. Whatever another program has put there is a holder.
+local function holders()
+  local value = redis.call('GET', LOCK)
+  if not value then
+    redis.call('DEL', HOLDERS)
+    return {}, nil
+  end
+  if value ~= MANY then
+    return { EXCLUSIVE }, value
+  end
+  local modes = {}
+  local all = redis.call('HGETALL', HOLDERS)
+  for i = 1, #all, 2 do
+    local holder = read_holder(all[i + 1])
+    if holder.expires <= NOW then
+      redis.call('HDEL', HOLDERS, all[i])
+    else
+      modes[#modes + 1] = holder.mode
+    end
+  end
+  if #modes == 0 then
+    redis.call('DEL', LOCK)
+    return {}, nil
+  end
+  return modes, value
+end
+
+-- In milliseconds, until the first of those who hold the lock expires; -1 for never, as another program may have it.
+local function time_left()
+  if redis.call('GET', LOCK) ~= MANY then
+    return redis.call('PTTL', LOCK)
+  end
+  local first = math.huge
+  for _, note in ipairs(redis.call('HVALS', HOLDERS)) do
+    first = math.min(first, read_holder(note).expires)
+  end
+  return math.max(0, math.ceil((first - NOW) / 1000))
+end
+
+local function fits(mode, modes)
+  if #modes == 0 then
+    return true
+  end
+  if mode == EXCLUSIVE or modes[1] == EXCLUSIVE then
+    return false
+  end
+  if mode == SHARED or modes[1] == SHARED then
+    return mode == modes[1]
+  end
+  return #modes < mode
+end
+
+local function hold(claim, mode, ttl, token, meta)
+  local note = holder_note(token, mode, ttl, meta)
+  if mode == EXCLUSIVE then
+    redis.call('SET', LOCK, claim, 'PX', ttl)
+    redis.call('SET', HOLDERS, claim .. '=' .. note, 'PX', ttl)
+  else
+    local longest = math.max(redis.call('PTTL', LOCK), ttl)
+    redis.call('SET', LOCK, MANY, 'PX', longest)
+    redis.call('HSET', HOLDERS, claim, note)
+    redis.call('PEXPIRE', HOLDERS, longest)
+  end
+end
+
+-- Grants the whole TTL anew to one who holds the lock; returns its token, or nil if it holds nothing.
+local function extend(claim, ttl)
+  local value = redis.call('GET', LOCK)
+  if value == claim then
+    local note = note_of(value)
+    redis.call('PEXPIRE', LOCK, ttl)
+    redis.call('PEXPIRE', HOLDERS, ttl)
+    return note and read_holder(note).token or '0'
+  end
+  local note = value == MANY and redis.call('HGET', HOLDERS, claim)
+  local holder = note and read_holder(note)
+  if not holder or holder.expires <= NOW then
+    return nil
+  end
+  local expires = NOW + ttl * 1000
+  redis.call('HSET', HOLDERS, claim,
+    table.concat({ holder.token, holder.since, text(expires), text(holder.mode), holder.meta }, ':'))
+  local longest = math.max(redis.call('PTTL', LOCK), ttl)
+  redis.call('PEXPIRE', LOCK, longest)
+  redis.call('PEXPIRE', HOLDERS, longest)
+  return holder.token
+end
+
+local function tell_to_look(waiter, after)
+  redis.call('PUBLISH', waiter.channel, table.concat({ 'look', waiter.number, text(after) }, ':'))
+end
+
+-- Whoever is first may now have less to wait for than it thinks.
+local function nudge(after)
+  local first = redis.call('ZRANGE', QUEUE, 0, 0)[1]
+  local waiter = first and read_waiter(first)
+  if waiter then
+    tell_to_look(waiter, after)
+  end
+end
+
+-- Lets in whoever is next while it fits. One that nobody listens for is dead and passed over. The lock is
+-- handed over for a moment only, until its holder renews; the one behind it is told when that moment is over.
+-- Returns the token of `own`, which needs no message, if its turn has come.
+local function admit(own)
+  local modes = holders()
+  local offered, own_token = false, nil
+  while true do
+    local claim = redis.call('ZRANGE', QUEUE, 0, 0)[1]
+    if not claim then
+      break
+    end
+    local waiter = read_waiter(claim)
+    if waiter and not fits(waiter.mode, modes) then
+      if offered then
+        tell_to_look(waiter, OFFER)
+      end
+      break
+    end
+    forget_waiter(claim)
+    if waiter and claim == own then
+      own_token = next_number()
+      hold(claim, waiter.mode, waiter.ttl, own_token, waiter.meta)
+      modes[#modes + 1] = waiter.mode
+    elseif waiter then
+      local token = next_number()
+      local offer = math.min(waiter.ttl, OFFER)
+      local message = table.concat({ 'granted', waiter.number, text(token), text(offer), text(NOW) }, ':')
+      if redis.call('PUBLISH', waiter.channel, message) > 0 then
+        hold(claim, waiter.mode, offer, token, waiter.meta)
+        modes[#modes + 1] = waiter.mode
+        offered = true
+      end
+    end
+  end
+  return own_token, modes
+end

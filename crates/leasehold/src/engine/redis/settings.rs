@@ -1,0 +1,117 @@
+//! What a Redis URL says.
+
+use std::time::Duration;
+
+use redis::{
+    ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo,
+};
+
+use super::failure;
+use crate::error::{Error, ErrorKind, Result};
+use crate::url::EngineUrl;
+
+/// The options of `redis:` URLs.
+pub(super) const OPTIONS: &[(&str, &str)] = &[
+    ("prefix", "what stands before every lock's name, leasehold:"),
+    ("db", "the number of the database, 0"),
+    ("timeout", "how long to wait for an answer, 2s"),
+    ("connect_timeout", "how long to wait for a connection, 2s"),
+    (
+        "wait_replicas",
+        "a grant counts only when so many replicas have it, 0",
+    ),
+];
+
+#[derive(Debug, Clone)]
+pub(super) struct Settings {
+    pub(super) server: ConnectionInfo,
+    pub(super) location: String,
+    pub(super) prefix: String,
+    pub(super) timeout: Duration,
+    pub(super) connect_timeout: Duration,
+    pub(super) wait_replicas: u32,
+}
+
+impl Settings {
+    pub(super) fn from_url(url: &EngineUrl) -> Result<Self> {
+        let number = |name: &str| match url.option(name) {
+            None => Ok(None),
+            Some(text) => text.parse::<u32>().map(Some).map_err(|_| {
+                invalid(format!("the option {name}={text} is not a number"))
+                    .advise("give a whole number")
+            }),
+        };
+        let two_seconds = Duration::from_secs(2);
+        Ok(Self {
+            server: server(url, number("db")?)?,
+            location: url.to_string(),
+            prefix: url.option("prefix").unwrap_or("leasehold:").to_owned(),
+            timeout: url.duration("timeout")?.unwrap_or(two_seconds),
+            connect_timeout: url.duration("connect_timeout")?.unwrap_or(two_seconds),
+            wait_replicas: number("wait_replicas")?.unwrap_or(0),
+        })
+    }
+}
+
+fn server(url: &EngineUrl, db: Option<u32>) -> Result<ConnectionInfo> {
+    let (address, path_db) = if url.scheme == "redis+unix" {
+        (ConnectionAddr::Unix(url.path.clone().into()), None)
+    } else {
+        let [host] = url.hosts.as_slice() else {
+            return Err(invalid("a redis: URL names one server".to_owned())
+                .advise("write redis://host:6379"));
+        };
+        let (host, port) = host_and_port(host)?;
+        let address = match url.scheme.as_str() {
+            "rediss" => ConnectionAddr::TcpTls {
+                host,
+                port,
+                insecure: false,
+                tls_params: None,
+            },
+            _ => ConnectionAddr::Tcp(host, port),
+        };
+        let path = url.path.trim_matches('/');
+        let path_db = match path {
+            "" => None,
+            path => Some(path.parse::<u32>().map_err(|_| {
+                invalid(format!("{path:?} is not the number of a database"))
+                    .advise("write redis://host:6379/0")
+            })?),
+        };
+        (address, path_db)
+    };
+    let mut settings = RedisConnectionInfo::default()
+        .set_protocol(ProtocolVersion::RESP3)
+        .set_db(db.or(path_db).unwrap_or(0).into())
+        .set_lib_name("leasehold", env!("CARGO_PKG_VERSION"));
+    if let Some(user) = &url.user {
+        settings = settings.set_username(user);
+    }
+    if let Some(password) = &url.password {
+        settings = settings.set_password(password);
+    }
+    let server = address
+        .into_connection_info()
+        .map_err(failure::of_request)?;
+    Ok(server.set_redis_settings(settings))
+}
+
+fn host_and_port(text: &str) -> Result<(String, u16)> {
+    let (host, port) = match text.rsplit_once(':') {
+        Some((host, port)) if !port.contains(']') => (host, Some(port)),
+        _ => (text, None),
+    };
+    let port = match port {
+        None => 6379,
+        Some(port) => port.parse().map_err(|_| {
+            invalid(format!("{port:?} is not a port")).advise("write redis://host:6379")
+        })?,
+    };
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    Ok((host.to_owned(), port))
+}
+
+fn invalid(what: String) -> Error {
+    Error::new(ErrorKind::InvalidConfig, what)
+}

@@ -1,0 +1,96 @@
+//! Who waits in this process, and what rings for them: for engines that hear of a hand-over by message.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+use crate::claim::ClaimId;
+
+/// Waiters by claim, and by the number that messages name them by.
+#[derive(Debug)]
+pub(crate) struct Waiters<M>(Mutex<Known<M>>);
+
+#[derive(Debug)]
+struct Known<M> {
+    bells: HashMap<u64, Arc<Bell<M>>>,
+    numbers: HashMap<ClaimId, u64>,
+}
+
+/// Rings for one waiter. Keeps the last message until the waiter listens.
+#[derive(Debug)]
+pub(crate) struct Bell<M> {
+    rung: Notify,
+    message: Mutex<Option<M>>,
+}
+
+impl<M> Default for Waiters<M> {
+    fn default() -> Self {
+        Self(Mutex::new(Known {
+            bells: HashMap::new(),
+            numbers: HashMap::new(),
+        }))
+    }
+}
+
+impl<M> Bell<M> {
+    pub(crate) fn ring(&self, message: Option<M>) {
+        *self.message() = message;
+        self.rung.notify_one();
+    }
+
+    /// Returns what was rung for; `None` means only to look again.
+    pub(crate) async fn heard(&self) -> Option<M> {
+        self.rung.notified().await;
+        self.message().take()
+    }
+
+    fn message(&self) -> MutexGuard<'_, Option<M>> {
+        self.message.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<M> Waiters<M> {
+    fn known(&self) -> MutexGuard<'_, Known<M>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Listens for a waiter; to be called before anyone else can see it in the queue.
+    pub(crate) fn expect(&self, id: ClaimId, number: u64) {
+        let mut known = self.known();
+        if known.numbers.insert(id, number) != Some(number) {
+            let bell = Bell {
+                rung: Notify::new(),
+                message: Mutex::new(None),
+            };
+            known.bells.insert(number, Arc::new(bell));
+        }
+    }
+
+    /// A waiter's number and its bell.
+    pub(crate) fn waiter(&self, id: &ClaimId) -> Option<(u64, Arc<Bell<M>>)> {
+        let known = self.known();
+        let number = *known.numbers.get(id)?;
+        Some((number, Arc::clone(known.bells.get(&number)?)))
+    }
+
+    /// The bell of the waiter with this number.
+    pub(crate) fn bell(&self, number: u64) -> Option<Arc<Bell<M>>> {
+        self.known().bells.get(&number).cloned()
+    }
+
+    /// A waiter has what it waited for, or waits no more.
+    pub(crate) fn forget(&self, id: &ClaimId) {
+        let mut known = self.known();
+        if let Some(number) = known.numbers.remove(id) {
+            known.bells.remove(&number);
+        }
+    }
+
+    /// Nobody knows what has been missed: all look again.
+    pub(crate) fn ring_all(&self) {
+        for bell in self.known().bells.values() {
+            bell.rung.notify_one();
+        }
+    }
+}

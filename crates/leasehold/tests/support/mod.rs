@@ -1,0 +1,13 @@
+//! Real servers for tests: each on a free port of the loopback, in a folder of its own, ended when dropped.
+
+#![allow(dead_code, clippy::unwrap_used, clippy::expect_used)]
+
+pub mod redis_server;
+
+use std::net::TcpListener;
+
+/// A port that nobody listens on just now.
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}

@@ -1,0 +1,126 @@
+//! A Redis server.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::free_port;
+
+pub struct RedisServer {
+    pub port: u16,
+    folder: tempfile::TempDir,
+    arguments: Vec<String>,
+    process: Mutex<Child>,
+}
+
+impl RedisServer {
+    pub fn start() -> Self {
+        Self::with(&[])
+    }
+
+    /// With more arguments for the server.
+    pub fn with(arguments: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let arguments: Vec<_> = arguments.iter().map(|a| a.to_string()).collect();
+        // Another process may take a free port before the server does.
+        for _ in 0..20 {
+            let port = free_port();
+            let mut process = spawn(port, &folder, &arguments);
+            if answers(port, &mut process) {
+                return Self {
+                    port,
+                    folder,
+                    arguments,
+                    process: Mutex::new(process),
+                };
+            }
+        }
+        panic!("no port was free for redis-server");
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// Ends it at once, with all that it has in memory.
+    pub fn kill(&self) {
+        let mut process = self.process.lock().unwrap();
+        let _ = process.kill();
+        let _ = process.wait();
+    }
+
+    /// Starts it again on the same port, empty.
+    pub fn revive(&self) {
+        let mut process = self.process.lock().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            *process = spawn(self.port, &self.folder, &self.arguments);
+            if answers(self.port, &mut process) {
+                return;
+            }
+            assert!(
+                Instant::now() < deadline,
+                "redis-server does not start again"
+            );
+        }
+    }
+
+    /// SIGSTOP or SIGCONT.
+    pub fn signal(&self, signal: Signal) {
+        let pid = self.process.lock().unwrap().id();
+        kill(Pid::from_raw(pid as i32), signal).unwrap();
+    }
+
+    /// Sends one command as redis-cli would, and returns the beginning of what comes back.
+    pub fn command(&self, line: &str) -> String {
+        talk(self.port, line).expect("the server answers")
+    }
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn spawn(port: u16, folder: &tempfile::TempDir, arguments: &[String]) -> Child {
+    Command::new("redis-server")
+        .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
+        .args(["--dir", &folder.path().display().to_string()])
+        .args(["--save", "", "--appendonly", "no", "--loglevel", "warning"])
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("redis-server is missing: ./test.sh installs it")
+}
+
+fn answers(port: u16, process: &mut Child) -> bool {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while Instant::now() < deadline {
+        if process.try_wait().unwrap().is_some() {
+            return false;
+        }
+        // Any answer will do: it may ask for a password.
+        if talk(port, "PING").is_some() {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    false
+}
+
+fn talk(port: u16, line: &str) -> Option<String> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(2))).ok()?;
+    stream.write_all(format!("{line}\r\n").as_bytes()).ok()?;
+    let mut answer = [0; 4096];
+    let length = stream.read(&mut answer).ok()?;
+    Some(String::from_utf8_lossy(&answer[..length]).into_owned())
+}
