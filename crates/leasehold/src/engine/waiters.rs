@@ -17,11 +17,11 @@ struct Known<M> {
     numbers: HashMap<ClaimId, u64>,
 }
 
-/// Rings for one waiter. Keeps the last message until the waiter listens.
+/// Rings for one waiter. Keeps the messages until the waiter listens.
 #[derive(Debug)]
 pub(crate) struct Bell<M> {
     rung: Notify,
-    message: Mutex<Option<M>>,
+    messages: Mutex<Vec<M>>,
 }
 
 impl<M> Default for Waiters<M> {
@@ -34,19 +34,24 @@ impl<M> Default for Waiters<M> {
 }
 
 impl<M> Bell<M> {
-    pub(crate) fn ring(&self, message: Option<M>) {
-        *self.message() = message;
+    pub(crate) fn ring(&self, message: M) {
+        self.messages().push(message);
         self.rung.notify_one();
     }
 
-    /// Returns what was rung for; `None` means only to look again.
-    pub(crate) async fn heard(&self) -> Option<M> {
-        self.rung.notified().await;
-        self.message().take()
+    /// Only to look again.
+    pub(crate) fn nudge(&self) {
+        self.rung.notify_one();
     }
 
-    fn message(&self) -> MutexGuard<'_, Option<M>> {
-        self.message.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Returns what has been said since the last time; nothing means only to look again.
+    pub(crate) async fn heard(&self) -> Vec<M> {
+        self.rung.notified().await;
+        std::mem::take(&mut *self.messages())
+    }
+
+    fn messages(&self) -> MutexGuard<'_, Vec<M>> {
+        self.messages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -61,7 +66,7 @@ impl<M> Waiters<M> {
         if known.numbers.insert(id, number) != Some(number) {
             let bell = Bell {
                 rung: Notify::new(),
-                message: Mutex::new(None),
+                messages: Mutex::default(),
             };
             known.bells.insert(number, Arc::new(bell));
         }
@@ -90,7 +95,7 @@ impl<M> Waiters<M> {
     /// Nobody knows what has been missed: all look again.
     pub(crate) fn ring_all(&self) {
         for bell in self.known().bells.values() {
-            bell.rung.notify_one();
+            bell.nudge();
         }
     }
 }

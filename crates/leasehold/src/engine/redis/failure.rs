@@ -5,7 +5,7 @@ use redis::{ErrorKind as Redis, RedisError, ServerErrorKind};
 use crate::error::{Error, ErrorKind};
 
 /// An error of a request to this server.
-pub(super) fn of_request(cause: RedisError) -> Error {
+pub(crate) fn of_request(cause: RedisError) -> Error {
     let said = cause.to_string();
     let code = cause.code().unwrap_or_default().to_owned();
     let error = match cause.kind() {
@@ -54,17 +54,17 @@ pub(super) fn of_request(cause: RedisError) -> Error {
     error.caused_by(cause)
 }
 
-pub(super) fn unfit(what: impl Into<String>) -> Error {
+pub(crate) fn unfit(what: impl Into<String>) -> Error {
     Error::new(ErrorKind::EngineUnfit, what)
 }
 
-pub(super) fn cluster() -> Error {
+pub(crate) fn cluster() -> Error {
     unfit("the server runs in cluster mode, where a failover can lose a lock and keys cannot be used together")
         .advise("use a single server, or several independent ones")
 }
 
 /// A reply that no script of ours gives.
-pub(super) fn nonsense(reply: &[String]) -> Error {
+pub(crate) fn nonsense(reply: &[String]) -> Error {
     Error::new(
         ErrorKind::Unexpected,
         format!(

@@ -10,7 +10,7 @@ use crate::error::Result;
 const OLDEST: (u32, u32) = (6, 2);
 
 /// Refuses a server that cannot serve; returns what its user should know.
-pub(super) async fn check(node: &Node, wait_replicas: u32) -> Result<Vec<String>> {
+pub(crate) async fn check(node: &Node, wait_replicas: u32) -> Result<Vec<String>> {
     let info: String = node.send(redis::cmd("INFO").arg("everything")).await?;
     judge(&Info::parse(&info), wait_replicas)
 }

@@ -8,23 +8,23 @@ use crate::name::LockName;
 const STRIPES: u64 = 1024;
 
 #[derive(Debug, Clone)]
-pub(super) struct Keys {
+pub(crate) struct Keys {
     prefix: String,
 }
 
 /// What a script gets: its five keys, and the stripe.
 #[derive(Debug, Clone)]
-pub(super) struct LockKeys {
-    pub(super) keys: [String; 5],
-    pub(super) stripe: String,
+pub(crate) struct LockKeys {
+    pub(crate) keys: [String; 5],
+    pub(crate) stripe: String,
 }
 
 impl Keys {
-    pub(super) fn under(prefix: String) -> Self {
+    pub(crate) fn under(prefix: String) -> Self {
         Self { prefix }
     }
 
-    pub(super) fn of(&self, name: &LockName) -> LockKeys {
+    pub(crate) fn of(&self, name: &LockName) -> LockKeys {
         let beside = |what| format!("{}\u{1}{what}\u{1}{}", self.prefix, name.as_str());
         LockKeys {
             keys: [
@@ -39,18 +39,18 @@ impl Keys {
     }
 
     /// Where a process hears of what happens to its waiters.
-    pub(super) fn channel(&self, process: &str) -> String {
+    pub(crate) fn channel(&self, process: &str) -> String {
         format!("{}\u{1}wake\u{1}{process}", self.prefix)
     }
 
     /// The patterns that match all keys of locks whose names begin with this: held ones, and queues.
-    pub(super) fn patterns(&self, beginning: &str) -> [String; 2] {
+    pub(crate) fn patterns(&self, beginning: &str) -> [String; 2] {
         [String::new(), "\u{1}queue\u{1}".to_owned()]
             .map(|kind| format!("{}*", escape(&format!("{}{kind}{beginning}", self.prefix))))
     }
 
     /// The lock that a key belongs to, if it is a lock's or a queue's.
-    pub(super) fn name_of(&self, key: &str) -> Option<LockName> {
+    pub(crate) fn name_of(&self, key: &str) -> Option<LockName> {
         let rest = key.strip_prefix(&self.prefix)?;
         let name = rest.strip_prefix("\u{1}queue\u{1}").unwrap_or(rest);
         LockName::new(name).ok()

@@ -5,39 +5,42 @@
 //! | `scripts/` | what is decided on the server |
 //! | `keys.rs` | which keys a lock has |
 //! | `node.rs` | one server: a connection that mends itself |
+//! | `protocol.rs` | what is said to it, and what it answers |
 //! | `health.rs` | whether it can be trusted |
 //! | `ears.rs` | how a waiter hears of a hand-over |
 //! | `shown.rs` | what people see |
 //! | `settings.rs`, `failure.rs` | URLs and errors |
 
-mod ears;
-mod failure;
-mod health;
-mod keys;
-mod node;
+pub(crate) mod ears;
+pub(crate) mod failure;
+pub(crate) mod health;
+pub(crate) mod keys;
+pub(crate) mod node;
+pub(crate) mod protocol;
 #[cfg(feature = "bench")]
 mod raw;
-mod settings;
-mod shown;
+pub(crate) mod settings;
+pub(crate) mod shown;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
 
-use self::ears::{Ears, Heard};
+use self::ears::{Ears, Heard, News, ServerClock};
 use self::keys::Keys;
-use self::node::{ACQUIRE, BREAK, Call, Node, RELEASE, RENEW};
+use self::node::{ACQUIRE, BREAK, Node, RELEASE, RENEW};
+use self::protocol::{Answer, Deployment, Listener, Renewed};
 use self::settings::Settings;
-use crate::claim::{Claim, ClaimId, Mode, Ttl};
-use crate::clock::{Clock, Moment};
+use crate::claim::{Claim, ClaimId};
+use crate::clock::Clock;
 use crate::engine::{
     Attempt, Capabilities, Contention, Driver, Engine, Fairness, Grant, LockInfo, LossReason,
     Query, Reach, Released, Renew, Renewal, Safety, Survives, TokenSource, Wake,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::LockName;
-use crate::token::FencingToken;
 use crate::url::EngineUrl;
 
 /// How `redis:` URLs are connected.
@@ -62,12 +65,18 @@ const NEXT_IN_LINE: Duration = Duration::from_millis(50);
 /// How often to look at a lock that another program holds without a time limit.
 const NO_LIMIT: Duration = Duration::from_secs(1);
 
+/// How much longer than a server says to wait before looking: for the message that makes it unnecessary.
+const A_MOMENT: Duration = Duration::from_millis(5);
+
 /// Locks on one Redis server.
 #[derive(Debug)]
 pub struct Redis {
     node: Node,
     keys: Keys,
     ears: Arc<Ears>,
+    /// Whether the server has been told that someone listens.
+    listens: AtomicBool,
+    clock: ServerClock,
     settings: Settings,
     warnings: Vec<String>,
 }
@@ -82,76 +91,63 @@ impl Redis {
         }
         let keys = Keys::under(settings.prefix.clone());
         let ears = Arc::new(Ears::new(keys.channel(&ClaimId::random()?.reveal())));
-        let node = Node::connect(&settings, ears.listener()).await?;
+        let node = Node::connect(&settings, ears.listener(0)).await?;
         let warnings = health::check(&node, settings.wait_replicas).await?;
         Ok(Self {
             node,
             keys,
             ears,
+            listens: AtomicBool::new(false),
+            clock: ServerClock::default(),
             settings,
             warnings,
         })
     }
 
-    fn call(&self, name: &LockName, arguments: Vec<String>) -> Call {
-        Call {
-            lock: self.keys.of(name),
-            arguments,
-        }
+    fn listens(&self) -> bool {
+        self.listens.load(Ordering::Acquire)
     }
 
     /// Before a claim can queue, someone must listen: the server passes over whom nobody listens for.
     async fn attempt(&self, claim: &Claim) -> Result<Attempt> {
-        let queues = claim.queues && self.ears.are_open();
-        let (channel, number) = match queues {
-            true => (self.ears.channel(), self.ears.expect(claim.id)),
-            false => ("", 0),
-        };
-        let arguments = vec![
-            claim.id.reveal(),
-            mode_number(claim.mode).to_string(),
-            millis(claim.ttl),
-            u8::from(queues).to_string(),
-            channel.to_owned(),
-            number.to_string(),
-            shown::meta(claim),
-        ];
+        let queues = claim.queues && self.listens();
+        let listener = queues.then(|| Listener {
+            channel: self.ears.channel(),
+            number: self.ears.expect(claim.id),
+        });
+        let call = protocol::acquire(&self.keys, claim, listener, Deployment::default());
         let sent = Clock::machine().now();
-        let reply: Vec<String> = self
-            .node
-            .call(&ACQUIRE, &self.call(&claim.name, arguments))
-            .await?;
-        match words(&reply).as_slice() {
-            ["granted", token, now] => {
-                self.ears.synchronize(sent, now);
+        let reply: Vec<String> = self.node.call(&ACQUIRE, &call).await?;
+        match Answer::read(&reply, claim)? {
+            Answer::Granted { token, now } => {
+                self.clock.synchronize(sent, now);
                 self.ears.waiters.forget(&claim.id);
-                let grant = grant(token, sent, claim.ttl)?;
                 self.replicate(claim).await?;
-                Ok(Attempt::Granted(grant))
+                let valid_until = sent + claim.ttl.validity();
+                Ok(Attempt::Granted(Grant { token, valid_until }))
             }
-            ["held", left, now, rank, holders] => {
-                self.ears.synchronize(sent, now);
-                let (left, rank, holders): (i64, usize, usize) =
-                    (parse(left)?, parse(rank)?, parse(holders)?);
-                let left = u64::try_from(left).map_or(NO_LIMIT, Duration::from_millis);
+            Answer::Held {
+                left,
+                now,
+                rank,
+                holders,
+            } => {
+                self.clock.synchronize(sent, now);
                 // Whoever is not next only looks in case the next one is dead, and not all at once.
-                let spread = Duration::from_millis(number % 900);
+                let spread =
+                    Duration::from_millis(listener.map_or(0, |listener| listener.number % 900));
                 let later = if rank == 0 {
                     Duration::from_millis(1)
                 } else {
                     NEXT_IN_LINE + spread
                 };
                 Ok(Attempt::Held(Contention {
-                    look_again_in: Some(left + later),
+                    look_again_in: Some(left.unwrap_or(NO_LIMIT) + later),
                     ahead: Some(holders + rank),
                     seen: 0,
                 }))
             }
-            ["mismatch", of] => {
-                claim.mode.agrees_with(Mode::Permit { of: parse(of)? })?;
-                Err(failure::nonsense(&reply))
-            }
-            _ => Err(failure::nonsense(&reply)),
+            Answer::Behind(_) | Answer::Blank { .. } => Err(failure::nonsense(&reply)),
         }
     }
 
@@ -176,36 +172,6 @@ impl Redis {
         )
         .advise("see that the replicas are connected, or lower ?wait_replicas="))
     }
-}
-
-fn mode_number(mode: Mode) -> i64 {
-    match mode {
-        Mode::Exclusive => 0,
-        Mode::Shared => -1,
-        Mode::Permit { of } => of.into(),
-    }
-}
-
-fn millis(ttl: Ttl) -> String {
-    ttl.get().as_millis().to_string()
-}
-
-fn words(reply: &[String]) -> Vec<&str> {
-    reply.iter().map(String::as_str).collect()
-}
-
-fn parse<T: std::str::FromStr>(word: &str) -> Result<T> {
-    word.parse()
-        .map_err(|_| failure::nonsense(&[word.to_owned()]))
-}
-
-fn grant(token: &str, sent: Moment, ttl: Ttl) -> Result<Grant> {
-    let token =
-        FencingToken::new(parse(token)?).ok_or_else(|| failure::nonsense(&[token.to_owned()]))?;
-    Ok(Grant {
-        token,
-        valid_until: sent + ttl.validity(),
-    })
 }
 
 #[async_trait]
@@ -236,9 +202,9 @@ impl Engine for Redis {
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt> {
         match self.attempt(claim).await? {
-            Attempt::Held(_) if claim.queues && !self.ears.are_open() => {
+            Attempt::Held(_) if claim.queues && !self.listens() => {
                 self.node.subscribe(self.ears.channel()).await?;
-                self.ears.open();
+                self.listens.store(true, Ordering::Release);
                 self.attempt(claim).await
             }
             attempt => Ok(attempt),
@@ -249,23 +215,21 @@ impl Engine for Redis {
         let Some((_, bell)) = self.ears.waiters.waiter(&claim.id) else {
             return Ok(Wake::Retry);
         };
+        let mut news = bell.heard().await;
         loop {
-            match bell.heard().await {
+            match news.pop().map(|News { what, .. }| what) {
                 Some(Heard::Granted(handed_over)) if self.settings.wait_replicas == 0 => {
-                    let Some(valid_until) = self.ears.valid_until(&handed_over) else {
+                    let Some(valid_until) = self.clock.valid_until(&handed_over) else {
                         return Ok(Wake::Retry);
                     };
                     self.ears.waiters.forget(&claim.id);
-                    return Ok(Wake::Granted(Grant {
-                        token: handed_over.token,
-                        valid_until,
-                    }));
+                    let token = handed_over.token;
+                    return Ok(Wake::Granted(Grant { token, valid_until }));
                 }
                 // The one before us was handed the lock; if it says nothing, it is our turn.
                 Some(Heard::LookAfter(time)) => {
-                    let news = tokio::time::timeout(time + Duration::from_millis(5), bell.heard());
-                    match news.await {
-                        Ok(news) => bell.ring(news),
+                    match tokio::time::timeout(time + A_MOMENT, bell.heard()).await {
+                        Ok(more) => news = more,
                         Err(_) => return Ok(Wake::Retry),
                     }
                 }
@@ -277,9 +241,7 @@ impl Engine for Redis {
     async fn renew(&self, held: &[Renew<'_>]) -> Vec<Result<Renewal>> {
         let calls: Vec<_> = held
             .iter()
-            .map(|Renew { claim, .. }| {
-                self.call(&claim.name, vec![claim.id.reveal(), millis(claim.ttl)])
-            })
+            .map(|renew| protocol::renew(&self.keys, renew.claim, Deployment::default()))
             .collect();
         let sent = Clock::machine().now();
         let replies = self.node.call_all::<Vec<String>>(&RENEW, &calls).await;
@@ -288,27 +250,23 @@ impl Engine for Redis {
             .zip(held)
             .map(|(reply, Renew { claim, token })| {
                 let reply = reply?;
-                match words(&reply).as_slice() {
-                    // The note beside the lock is gone, but not the lock.
-                    ["granted", "0"] => match token {
-                        Some(token) => {
-                            grant(&token.to_string(), sent, claim.ttl).map(Renewal::Renewed)
-                        }
-                        None => Err(failure::nonsense(&reply)),
-                    },
-                    ["granted", token] => grant(token, sent, claim.ttl).map(Renewal::Renewed),
-                    ["lost"] => Ok(Renewal::Lost(LossReason::Gone)),
-                    _ => Err(failure::nonsense(&reply)),
-                }
+                let known = match Renewed::read(&reply)? {
+                    Renewed::Yes(known) => known.or(*token),
+                    Renewed::Lost => return Ok(Renewal::Lost(LossReason::Gone)),
+                    Renewed::Planted => None,
+                };
+                let valid_until = sent + claim.ttl.validity();
+                let token = known.ok_or_else(|| failure::nonsense(&reply))?;
+                Ok(Renewal::Renewed(Grant { token, valid_until }))
             });
         answers.collect()
     }
 
     async fn release(&self, claim: &Claim) -> Result<Released> {
-        let call = self.call(&claim.name, vec![claim.id.reveal()]);
+        let call = protocol::release(&self.keys, claim);
         let reply: Vec<String> = self.node.call(&RELEASE, &call).await?;
         self.ears.waiters.forget(&claim.id);
-        released(&reply)
+        protocol::read_released(&reply)
     }
 
     async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>> {
@@ -316,8 +274,9 @@ impl Engine for Redis {
     }
 
     async fn break_lock(&self, name: &LockName) -> Result<Released> {
-        let reply: Vec<String> = self.node.call(&BREAK, &self.call(name, Vec::new())).await?;
-        released(&reply)
+        let call = protocol::break_lock(&self.keys, name);
+        let reply: Vec<String> = self.node.call(&BREAK, &call).await?;
+        protocol::read_released(&reply)
     }
 
     fn commands_sent(&self) -> Option<u64> {
@@ -327,13 +286,5 @@ impl Engine for Redis {
     #[cfg(feature = "bench")]
     fn raw_limit(&self) -> Option<Arc<dyn crate::engine::raw::RawLimit>> {
         Some(Arc::new(raw::Raw::on(&self.settings)))
-    }
-}
-
-fn released(reply: &[String]) -> Result<Released> {
-    match words(reply).as_slice() {
-        ["released"] => Ok(Released::Yes),
-        ["not held"] => Ok(Released::WasNotHeld),
-        _ => Err(failure::nonsense(reply)),
     }
 }

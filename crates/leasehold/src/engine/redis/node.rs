@@ -27,17 +27,18 @@ macro_rules! script {
     };
 }
 
-pub(super) static ACQUIRE: LazyLock<Script> = script!("acquire.quick.lua", ; "acquire.lua");
-pub(super) static RENEW: LazyLock<Script> = script!("renew.quick.lua", ; "renew.lua");
-pub(super) static RELEASE: LazyLock<Script> = script!("release.quick.lua", ; "release.lua");
-pub(super) static BREAK: LazyLock<Script> = script!(; "break.lua");
-pub(super) static SHOW: LazyLock<Script> = script!(; "show.lua");
+pub(crate) static ACQUIRE: LazyLock<Script> = script!("acquire.quick.lua", ; "acquire.lua");
+pub(crate) static RENEW: LazyLock<Script> = script!("renew.quick.lua", ; "renew.lua");
+pub(crate) static RELEASE: LazyLock<Script> = script!("release.quick.lua", ; "release.lua");
+pub(crate) static BREAK: LazyLock<Script> = script!(; "break.lua");
+pub(crate) static MARK: LazyLock<Script> = script!(; "mark.lua");
+pub(crate) static SHOW: LazyLock<Script> = script!(; "show.lua");
 
 /// One call of a script.
 #[derive(Debug)]
-pub(super) struct Call {
-    pub(super) lock: LockKeys,
-    pub(super) arguments: Vec<String>,
+pub(crate) struct Call {
+    pub(crate) lock: LockKeys,
+    pub(crate) arguments: Vec<String>,
 }
 
 impl Call {
@@ -52,7 +53,7 @@ impl Call {
     }
 }
 
-pub(super) struct Node {
+pub(crate) struct Node {
     connection: ConnectionManager,
     sent: AtomicU64,
 }
@@ -65,7 +66,7 @@ impl std::fmt::Debug for Node {
 
 impl Node {
     /// Connects; whatever the server sends by itself goes to `heard`.
-    pub(super) async fn connect(
+    pub(crate) async fn connect(
         settings: &Settings,
         heard: impl Fn(PushInfo) + Send + Sync + 'static,
     ) -> Result<Self> {
@@ -86,12 +87,12 @@ impl Node {
         })
     }
 
-    pub(super) fn commands_sent(&self) -> u64 {
+    pub(crate) fn commands_sent(&self) -> u64 {
         self.sent.load(Ordering::Relaxed)
     }
 
     /// Sends one command.
-    pub(super) async fn send<T: FromRedisValue>(&self, command: &redis::Cmd) -> Result<T> {
+    pub(crate) async fn send<T: FromRedisValue>(&self, command: &redis::Cmd) -> Result<T> {
         self.sent.fetch_add(1, Ordering::Relaxed);
         command
             .query_async(&mut self.connection.clone())
@@ -99,7 +100,7 @@ impl Node {
             .map_err(failure::of_request)
     }
 
-    pub(super) async fn subscribe(&self, channel: &str) -> Result<()> {
+    pub(crate) async fn subscribe(&self, channel: &str) -> Result<()> {
         self.sent.fetch_add(1, Ordering::Relaxed);
         self.connection
             .clone()
@@ -109,7 +110,7 @@ impl Node {
     }
 
     /// Calls a script by its hash; loads it if the server does not know it.
-    pub(super) async fn call<T: FromRedisValue>(&self, script: &Script, call: &Call) -> Result<T> {
+    pub(crate) async fn call<T: FromRedisValue>(&self, script: &Script, call: &Call) -> Result<T> {
         let command = call.command(script);
         self.sent.fetch_add(1, Ordering::Relaxed);
         let connection = &mut self.connection.clone();
@@ -125,7 +126,7 @@ impl Node {
     }
 
     /// Calls a script many times in one go; an answer for each.
-    pub(super) async fn call_all<T: FromRedisValue>(
+    pub(crate) async fn call_all<T: FromRedisValue>(
         &self,
         script: &Script,
         calls: &[Call],

@@ -11,7 +11,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::url::EngineUrl;
 
 /// The options of `redis:` URLs.
-pub(super) const OPTIONS: &[(&str, &str)] = &[
+pub(crate) const OPTIONS: &[(&str, &str)] = &[
     ("prefix", "what stands before every lock's name, leasehold:"),
     ("db", "the number of the database, 0"),
     ("timeout", "how long to wait for an answer, 2s"),
@@ -23,17 +23,17 @@ pub(super) const OPTIONS: &[(&str, &str)] = &[
 ];
 
 #[derive(Debug, Clone)]
-pub(super) struct Settings {
-    pub(super) server: ConnectionInfo,
-    pub(super) location: String,
-    pub(super) prefix: String,
-    pub(super) timeout: Duration,
-    pub(super) connect_timeout: Duration,
-    pub(super) wait_replicas: u32,
+pub(crate) struct Settings {
+    pub(crate) server: ConnectionInfo,
+    pub(crate) location: String,
+    pub(crate) prefix: String,
+    pub(crate) timeout: Duration,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) wait_replicas: u32,
 }
 
 impl Settings {
-    pub(super) fn from_url(url: &EngineUrl) -> Result<Self> {
+    pub(crate) fn from_url(url: &EngineUrl) -> Result<Self> {
         let number = |name: &str| match url.option(name) {
             None => Ok(None),
             Some(text) => text.parse::<u32>().map(Some).map_err(|_| {

@@ -22,7 +22,7 @@ struct Meta {
     reason: Option<String>,
 }
 
-pub(super) fn meta(claim: &Claim) -> String {
+pub(crate) fn meta(claim: &Claim) -> String {
     let meta = Meta {
         owner: claim.claimant.owner.clone(),
         host: claim.claimant.host.clone(),
@@ -70,7 +70,7 @@ struct ShownWaiter {
     meta: String,
 }
 
-pub(super) async fn inspect(node: &Node, keys: &Keys, query: &Query) -> Result<Vec<LockInfo>> {
+pub(crate) async fn inspect(node: &Node, keys: &Keys, query: &Query) -> Result<Vec<LockInfo>> {
     let names = match query {
         Query::Name(name) => vec![name.clone()],
         Query::Prefix(beginning) => find(node, keys, beginning).await?,

@@ -59,7 +59,7 @@ impl Bell {
     /// A message that cannot be sent costs the waiter at most the time that was left.
     pub(super) fn ring(self) {
         match self {
-            Bell::Own(bell) => bell.ring(None),
+            Bell::Own(bell) => bell.nudge(),
             Bell::Other(mut pipe, token) => {
                 let _ = pipe.write(&token.get().to_le_bytes());
             }
@@ -211,7 +211,7 @@ async fn listen(mut reader: pipe::Receiver, deaf: Deaf) {
         let (whole, rest) = messages[..filled].as_chunks::<MESSAGE>();
         for token in whole {
             if let Some(bell) = deaf.0.bell(u64::from_le_bytes(*token)) {
-                bell.ring(None);
+                bell.nudge();
             }
         }
         partial = rest.len();

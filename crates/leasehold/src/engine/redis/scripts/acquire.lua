@@ -1,10 +1,18 @@
 local mode, ttl, queues = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5] == '1'
-local channel, number, meta = ARGV[6], ARGV[7], ARGV[8]
+local channel, number, meta, proposed = ARGV[6], ARGV[7], ARGV[8], tonumber(ARGV[9])
+
+local cannot_vote = check_mark(ARGV[10])
+if cannot_vote then
+  return cannot_vote
+end
 
 -- Held already by this very claim: its reply, or the message that handed it over, was lost.
 local token = extend(CLAIM, ttl)
-if token then
+if token and (proposed == 0 or tonumber(token) == proposed) then
   return { 'granted', token, NOW_TEXT }
+elseif token then
+  -- From an earlier proposal, of which nothing has come.
+  drop(CLAIM)
 end
 
 if mode > 0 then
@@ -19,16 +27,21 @@ if mode > 0 then
   end
 end
 
-local queued = redis.call('HEXISTS', WAITERS, CLAIM) == 1
-if not queued then
-  redis.call('ZADD', QUEUE, text(next_number()), CLAIM)
-  redis.call('HSET', WAITERS, CLAIM, waiter_note(number, mode, ttl, channel, meta))
+-- A proposed token is also the place in the queue: all servers then have the same order by themselves.
+local waiter = read_waiter(CLAIM)
+if not waiter or waiter.proposed ~= proposed then
+  redis.call('ZADD', QUEUE, text(proposed > 0 and proposed or next_number()), CLAIM)
+  redis.call('HSET', WAITERS, CLAIM, waiter_note(number, mode, ttl, proposed, channel, meta))
 end
 local own, modes = admit(CLAIM)
 if own then
   return { 'granted', text(own), NOW_TEXT }
 end
 local rank = redis.call('ZRANK', QUEUE, CLAIM)
+if rank == 0 and fits(mode, modes) then
+  forget_waiter(CLAIM)
+  return { 'behind', text(last_number()), NOW_TEXT }
+end
 if not queues then
   forget_waiter(CLAIM)
 else

@@ -11,12 +11,38 @@ local function text(number)
   return string.format('%.0f', number)
 end
 
+local function last_number()
+  return tonumber(redis.call('HGET', REGISTER, STRIPE) or '0')
+end
+
 -- The hybrid clock: greater than all before, and not behind the wall clock.
 local function next_number()
-  local last = tonumber(redis.call('HGET', REGISTER, STRIPE) or '0')
-  local number = math.max(last + 1, NOW)
+  local number = math.max(last_number() + 1, NOW)
   redis.call('HSET', REGISTER, STRIPE, text(number))
   return number
+end
+
+-- Whether this server may vote: nil, or the answer that says why not. One without a mark has lost its memory, or
+-- is new; it may vote once all that it can have forgotten has expired.
+local function check_mark(max_ttl)
+  if max_ttl == '0' then
+    return nil
+  end
+  local known = redis.call('HMGET', REGISTER, 'mark', 'blank')
+  if known[1] == max_ttl then
+    return nil
+  elseif known[1] then
+    return { 'other max_ttl', known[1] }
+  end
+  local since = tonumber(known[2] or NOW_TEXT)
+  if NOW - since >= max_ttl * 1000 then
+    redis.call('HSET', REGISTER, 'mark', max_ttl)
+    redis.call('HDEL', REGISTER, 'blank')
+    return nil
+  end
+  redis.call('HSETNX', REGISTER, 'blank', NOW_TEXT)
+  local uptime = string.match(redis.call('INFO', 'server'), 'uptime_in_seconds:(%d+)') or '0'
+  return { 'blank', text(max_ttl - (NOW - since) / 1000), uptime }
 end
 
 local function holder_note(token, mode, ttl, meta)
@@ -36,8 +62,8 @@ local function read_holder(note)
   return { token = token, since = since, expires = tonumber(expires), mode = tonumber(mode), meta = meta }
 end
 
-local function waiter_note(number, mode, ttl, channel, meta)
-  return table.concat({ number, NOW_TEXT, text(ttl), text(mode), #channel, channel .. meta }, ':')
+local function waiter_note(number, mode, ttl, proposed, channel, meta)
+  return table.concat({ number, NOW_TEXT, text(ttl), text(mode), text(proposed), #channel, channel .. meta }, ':')
 end
 
 local function read_waiter(claim)
@@ -45,12 +71,14 @@ local function read_waiter(claim)
   if not note then
     return nil
   end
-  local number, since, ttl, mode, length, rest = string.match(note, '^(%d+):(%d+):(%d+):(%-?%d+):(%d+):(.*)$')
+  local number, since, ttl, mode, proposed, length, rest =
+    string.match(note, '^(%d+):(%d+):(%d+):(%-?%d+):(%d+):(%d+):(.*)$')
   return {
     number = number,
     since = since,
     ttl = tonumber(ttl),
     mode = tonumber(mode),
+    proposed = tonumber(proposed),
     channel = string.sub(rest, 1, length),
     meta = string.sub(rest, length + 1),
   }
@@ -149,8 +177,18 @@ local function extend(claim, ttl)
   return holder.token
 end
 
+-- Takes the lock from a claim, and hands it to nobody.
+local function drop(claim)
+  if redis.call('GET', LOCK) == claim then
+    redis.call('DEL', LOCK, HOLDERS)
+  else
+    redis.call('HDEL', HOLDERS, claim)
+  end
+end
+
+-- Returns how many listen.
 local function tell_to_look(waiter, after)
-  redis.call('PUBLISH', waiter.channel, table.concat({ 'look', waiter.number, text(after) }, ':'))
+  return redis.call('PUBLISH', waiter.channel, table.concat({ 'look', waiter.number, text(after) }, ':'))
 end
 
 -- Whoever is first may now have less to wait for than it thinks.
@@ -159,6 +197,17 @@ local function nudge(after)
   local waiter = first and read_waiter(first)
   if waiter then
     tell_to_look(waiter, after)
+  end
+end
+
+-- The token for a waiter whose turn it is: the one it has proposed, or nil if that is behind; else the next one.
+local function token_for(waiter)
+  if waiter.proposed == 0 then
+    return next_number()
+  end
+  if waiter.proposed > last_number() then
+    redis.call('HSET', REGISTER, STRIPE, text(waiter.proposed))
+    return waiter.proposed
   end
 end
 
@@ -180,19 +229,27 @@ local function admit(own)
       end
       break
     end
-    forget_waiter(claim)
-    if waiter and claim == own then
-      own_token = next_number()
-      hold(claim, waiter.mode, waiter.ttl, own_token, waiter.meta)
-      modes[#modes + 1] = waiter.mode
-    elseif waiter then
-      local token = next_number()
-      local offer = math.min(waiter.ttl, OFFER)
-      local message = table.concat({ 'granted', waiter.number, text(token), text(offer), text(NOW) }, ':')
-      if redis.call('PUBLISH', waiter.channel, message) > 0 then
-        hold(claim, waiter.mode, offer, token, waiter.meta)
+    local token = waiter and token_for(waiter)
+    if waiter and not token then
+      -- It must propose anew; whoever asks just now learns that from the answer.
+      if claim == own or tell_to_look(waiter, 0) > 0 then
+        break
+      end
+      forget_waiter(claim)
+    else
+      forget_waiter(claim)
+      if waiter and claim == own then
+        own_token = token
+        hold(claim, waiter.mode, waiter.ttl, token, waiter.meta)
         modes[#modes + 1] = waiter.mode
-        offered = true
+      elseif waiter then
+        local offer = math.min(waiter.ttl, OFFER)
+        local message = table.concat({ 'granted', waiter.number, text(token), text(offer), NOW_TEXT }, ':')
+        if redis.call('PUBLISH', waiter.channel, message) > 0 then
+          hold(claim, waiter.mode, offer, token, waiter.meta)
+          modes[#modes + 1] = waiter.mode
+          offered = true
+        end
       end
     end
   end
