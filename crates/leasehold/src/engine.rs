@@ -25,6 +25,8 @@ pub mod memory;
 pub mod raw;
 #[cfg(feature = "redis")]
 pub mod redis;
+#[cfg(feature = "redis")]
+pub mod redlock;
 #[cfg(all(feature = "sqlite", unix))]
 pub mod sqlite;
 #[cfg(any(feature = "redis", all(feature = "sqlite", unix)))]
@@ -349,4 +351,6 @@ pub static DRIVERS: &[Driver] = &[
     sqlite::DRIVER,
     #[cfg(feature = "redis")]
     redis::DRIVER,
+    #[cfg(feature = "redis")]
+    redlock::DRIVER,
 ];

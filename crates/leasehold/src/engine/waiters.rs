@@ -44,6 +44,11 @@ impl<M> Bell<M> {
         self.rung.notify_one();
     }
 
+    /// Forgets what has become void.
+    pub(crate) fn keep_only(&self, still_counts: impl FnMut(&M) -> bool) {
+        self.messages().retain(still_counts);
+    }
+
     /// Returns what has been said since the last time; nothing means only to look again.
     pub(crate) async fn heard(&self) -> Vec<M> {
         self.rung.notified().await;

@@ -1,7 +1,8 @@
 //! Real servers for tests: each on a free port of the loopback, in a folder of its own, ended when dropped.
 
-#![allow(dead_code, clippy::unwrap_used, clippy::expect_used)]
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
 
+pub mod deployment;
 pub mod redis_server;
 
 use std::net::TcpListener;

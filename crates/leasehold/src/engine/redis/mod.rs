@@ -18,7 +18,7 @@ pub(crate) mod keys;
 pub(crate) mod node;
 pub(crate) mod protocol;
 #[cfg(feature = "bench")]
-mod raw;
+pub(crate) mod raw;
 pub(crate) mod settings;
 pub(crate) mod shown;
 
@@ -68,6 +68,11 @@ const NO_LIMIT: Duration = Duration::from_secs(1);
 /// How much longer than a server says to wait before looking: for the message that makes it unnecessary.
 const A_MOMENT: Duration = Duration::from_millis(5);
 
+/// One provider of cryptography for the whole process; another one that was chosen before stays.
+pub(crate) fn install_tls() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+}
+
 /// Locks on one Redis server.
 #[derive(Debug)]
 pub struct Redis {
@@ -86,12 +91,16 @@ impl Redis {
     pub async fn connect(url: &EngineUrl) -> Result<Self> {
         let settings = Settings::from_url(url)?;
         if url.scheme == "rediss" {
-            // One provider for the whole process; another one that was chosen before stays.
-            let _ = rustls::crypto::ring::default_provider().install_default();
+            install_tls();
         }
         let keys = Keys::under(settings.prefix.clone());
         let ears = Arc::new(Ears::new(keys.channel(&ClaimId::random()?.reveal())));
-        let node = Node::connect(&settings, ears.listener(0)).await?;
+        let node = Node::new(
+            settings.server.clone(),
+            settings.connect_timeout,
+            settings.timeout,
+            ears.listener(0),
+        )?;
         let warnings = health::check(&node, settings.wait_replicas).await?;
         Ok(Self {
             node,

@@ -2,15 +2,16 @@
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::{
-    Client, FromRedisValue, PushInfo, RedisError, RedisResult, Script, ServerErrorKind, Value,
+    Client, ConnectionInfo, FromRedisValue, PushInfo, RedisError, RedisResult, Script,
+    ServerErrorKind, Value,
 };
 
 use super::failure;
 use super::keys::LockKeys;
-use super::settings::Settings;
 use crate::error::{Error, ErrorKind, Result};
 
 /// The head, the way that most calls go, what the scripts share, and the rest.
@@ -31,6 +32,7 @@ pub(crate) static ACQUIRE: LazyLock<Script> = script!("acquire.quick.lua", ; "ac
 pub(crate) static RENEW: LazyLock<Script> = script!("renew.quick.lua", ; "renew.lua");
 pub(crate) static RELEASE: LazyLock<Script> = script!("release.quick.lua", ; "release.lua");
 pub(crate) static BREAK: LazyLock<Script> = script!(; "break.lua");
+pub(crate) static YIELD: LazyLock<Script> = script!(; "yield.lua");
 pub(crate) static MARK: LazyLock<Script> = script!(; "mark.lua");
 pub(crate) static SHOW: LazyLock<Script> = script!(; "show.lua");
 
@@ -65,22 +67,24 @@ impl std::fmt::Debug for Node {
 }
 
 impl Node {
-    /// Connects; whatever the server sends by itself goes to `heard`.
-    pub(crate) async fn connect(
-        settings: &Settings,
+    /// Connects at the first request; whatever the server sends by itself goes to `heard`.
+    pub(crate) fn new(
+        server: ConnectionInfo,
+        connect_timeout: Duration,
+        timeout: Duration,
         heard: impl Fn(PushInfo) + Send + Sync + 'static,
     ) -> Result<Self> {
         let config = ConnectionManagerConfig::new()
-            .set_connection_timeout(Some(settings.connect_timeout))
-            .set_response_timeout(Some(settings.timeout))
+            .set_connection_timeout(Some(connect_timeout))
+            .set_response_timeout(Some(timeout))
             .set_number_of_retries(1)
             .set_automatic_resubscription()
             .set_push_sender(move |push| {
                 heard(push);
                 Ok::<_, std::convert::Infallible>(())
             });
-        let client = Client::open(settings.server.clone()).map_err(failure::of_request)?;
-        let connection = ConnectionManager::new_with_config(client, config).await;
+        let client = Client::open(server).map_err(failure::of_request)?;
+        let connection = client.get_connection_manager_lazy(config);
         Ok(Self {
             connection: connection.map_err(failure::of_request)?,
             sent: AtomicU64::new(0),
@@ -98,6 +102,17 @@ impl Node {
             .query_async(&mut self.connection.clone())
             .await
             .map_err(failure::of_request)
+    }
+
+    /// Makes the scripts known, so that no call needs a second try, which later ones could overtake.
+    pub(crate) async fn load_scripts(&self) -> Result<()> {
+        let connection = &mut self.connection.clone();
+        for script in [&ACQUIRE, &RENEW, &RELEASE, &YIELD, &BREAK, &MARK, &SHOW] {
+            self.sent.fetch_add(1, Ordering::Relaxed);
+            let loaded = script.load_async(connection).await;
+            loaded.map_err(failure::of_request)?;
+        }
+        Ok(())
     }
 
     pub(crate) async fn subscribe(&self, channel: &str) -> Result<()> {

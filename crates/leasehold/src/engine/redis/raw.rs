@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, Script};
+use redis::{AsyncConnectionConfig, Client, ConnectionInfo, Script};
 
 use super::failure;
 use super::settings::Settings;
@@ -20,12 +20,48 @@ impl Raw {
             settings: settings.clone(),
         }
     }
+}
 
-    async fn connection(&self) -> Result<MultiplexedConnection> {
-        let client = Client::open(self.settings.server.clone()).map_err(failure::of_request)?;
-        let patient = AsyncConnectionConfig::new().set_response_timeout(None);
-        let connection = client.get_multiplexed_async_connection_with_config(&patient);
-        connection.await.map_err(failure::of_request)
+async fn connect(server: &ConnectionInfo) -> Result<MultiplexedConnection> {
+    let client = Client::open(server.clone()).map_err(failure::of_request)?;
+    let patient = AsyncConnectionConfig::new().set_response_timeout(None);
+    let connection = client.get_multiplexed_async_connection_with_config(&patient);
+    connection.await.map_err(failure::of_request)
+}
+
+impl RawCycle {
+    pub(crate) async fn open(server: &ConnectionInfo, prefix: &str, name: &str) -> Result<Self> {
+        let delete = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
+        Ok(Self {
+            connection: connect(server).await?,
+            key: format!("{prefix}\u{1}raw\u{1}{name}"),
+            delete: Script::new(delete),
+        })
+    }
+}
+
+impl RawBaton {
+    pub(crate) async fn open(server: &ConnectionInfo, prefix: &str, name: &str) -> Result<Self> {
+        let mut baton = Self {
+            connection: connect(server).await?,
+            key: format!("{prefix}\u{1}raw-list\u{1}{name}"),
+        };
+        // Whoever comes first puts the baton there.
+        let mut first = redis::cmd("SET");
+        first
+            .arg(format!("{}-made", baton.key))
+            .arg(1)
+            .arg("NX")
+            .arg("EX")
+            .arg(600);
+        let first: bool = first
+            .query_async(&mut baton.connection)
+            .await
+            .map_err(failure::of_request)?;
+        if first {
+            baton.release().await?;
+        }
+        Ok(baton)
     }
 }
 
@@ -36,12 +72,8 @@ impl RawLimit for Raw {
     }
 
     async fn cycle(&self, name: &str) -> Result<Box<dyn RawLock>> {
-        let delete = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
-        Ok(Box::new(RawCycle {
-            connection: self.connection().await?,
-            key: format!("{}\u{1}raw\u{1}{name}", self.settings.prefix),
-            delete: Script::new(delete),
-        }))
+        let Settings { server, prefix, .. } = &self.settings;
+        Ok(Box::new(RawCycle::open(server, prefix, name).await?))
     }
 
     fn handoff_is(&self) -> &'static str {
@@ -49,25 +81,12 @@ impl RawLimit for Raw {
     }
 
     async fn handoff(&self, name: &str) -> Result<Box<dyn RawLock>> {
-        let mut baton = RawBaton {
-            connection: self.connection().await?,
-            key: format!("{}\u{1}raw-list\u{1}{name}", self.settings.prefix),
-        };
-        // Whoever comes first puts the baton there.
-        let first: bool = redis::cmd("SETNX")
-            .arg(format!("{}-made", baton.key))
-            .arg(1)
-            .query_async(&mut baton.connection)
-            .await
-            .map_err(failure::of_request)?;
-        if first {
-            baton.release().await?;
-        }
-        Ok(Box::new(baton))
+        let Settings { server, prefix, .. } = &self.settings;
+        Ok(Box::new(RawBaton::open(server, prefix, name).await?))
     }
 }
 
-struct RawCycle {
+pub(crate) struct RawCycle {
     connection: MultiplexedConnection,
     key: String,
     delete: Script,
@@ -95,7 +114,7 @@ impl RawLock for RawCycle {
     }
 }
 
-struct RawBaton {
+pub(crate) struct RawBaton {
     connection: MultiplexedConnection,
     key: String,
 }

@@ -34,56 +34,62 @@ pub(crate) struct Settings {
 
 impl Settings {
     pub(crate) fn from_url(url: &EngineUrl) -> Result<Self> {
-        let number = |name: &str| match url.option(name) {
-            None => Ok(None),
-            Some(text) => text.parse::<u32>().map(Some).map_err(|_| {
-                invalid(format!("the option {name}={text} is not a number"))
-                    .advise("give a whole number")
-            }),
-        };
         let two_seconds = Duration::from_secs(2);
         Ok(Self {
-            server: server(url, number("db")?)?,
+            server: server(url, number(url, "db")?)?,
             location: url.to_string(),
             prefix: url.option("prefix").unwrap_or("leasehold:").to_owned(),
             timeout: url.duration("timeout")?.unwrap_or(two_seconds),
             connect_timeout: url.duration("connect_timeout")?.unwrap_or(two_seconds),
-            wait_replicas: number("wait_replicas")?.unwrap_or(0),
+            wait_replicas: number(url, "wait_replicas")?.unwrap_or(0),
         })
     }
 }
 
 fn server(url: &EngineUrl, db: Option<u32>) -> Result<ConnectionInfo> {
-    let (address, path_db) = if url.scheme == "redis+unix" {
-        (ConnectionAddr::Unix(url.path.clone().into()), None)
-    } else {
-        let [host] = url.hosts.as_slice() else {
-            return Err(invalid("a redis: URL names one server".to_owned())
-                .advise("write redis://host:6379"));
-        };
-        let (host, port) = host_and_port(host)?;
-        let address = match url.scheme.as_str() {
-            "rediss" => ConnectionAddr::TcpTls {
-                host,
-                port,
-                insecure: false,
-                tls_params: None,
-            },
-            _ => ConnectionAddr::Tcp(host, port),
-        };
-        let path = url.path.trim_matches('/');
-        let path_db = match path {
-            "" => None,
-            path => Some(path.parse::<u32>().map_err(|_| {
-                invalid(format!("{path:?} is not the number of a database"))
-                    .advise("write redis://host:6379/0")
-            })?),
-        };
-        (address, path_db)
+    if url.scheme == "redis+unix" {
+        return with_login(ConnectionAddr::Unix(url.path.clone().into()), url, db);
+    }
+    let [host] = url.hosts.as_slice() else {
+        let error = invalid("a redis: URL names one server".to_owned());
+        return Err(
+            error.advise("write redis://host:6379, or redlock://a:6379,b:6379,c:6379 for several")
+        );
     };
+    server_at(host, url.scheme == "rediss", url, db)
+}
+
+/// One server of those that a URL names.
+pub(crate) fn server_at(
+    host: &str,
+    tls: bool,
+    url: &EngineUrl,
+    db: Option<u32>,
+) -> Result<ConnectionInfo> {
+    let (host, port) = host_and_port(host)?;
+    let address = match tls {
+        true => ConnectionAddr::TcpTls {
+            host,
+            port,
+            insecure: false,
+            tls_params: None,
+        },
+        false => ConnectionAddr::Tcp(host, port),
+    };
+    let db = match url.path.trim_matches('/') {
+        "" => db,
+        path => Some(path.parse::<u32>().map_err(|_| {
+            invalid(format!("{path:?} is not the number of a database"))
+                .advise("write redis://host:6379/0")
+        })?),
+    };
+    with_login(address, url, db)
+}
+
+fn with_login(address: ConnectionAddr, url: &EngineUrl, db: Option<u32>) -> Result<ConnectionInfo> {
     let mut settings = RedisConnectionInfo::default()
         .set_protocol(ProtocolVersion::RESP3)
-        .set_db(db.or(path_db).unwrap_or(0).into())
+        .set_db(db.unwrap_or(0).into())
         .set_lib_name("leasehold", env!("CARGO_PKG_VERSION"));
     if let Some(user) = &url.user {
         settings = settings.set_username(user);
@@ -112,6 +118,16 @@ fn host_and_port(text: &str) -> Result<(String, u16)> {
     Ok((host.to_owned(), port))
 }
 
-fn invalid(what: String) -> Error {
+/// An option as a whole number.
+pub(crate) fn number(url: &EngineUrl, name: &str) -> Result<Option<u32>> {
+    let Some(text) = url.option(name) else {
+        return Ok(None);
+    };
+    text.parse().map(Some).map_err(|_| {
+        invalid(format!("the option {name}={text} is not a number")).advise("give a whole number")
+    })
+}
+
+pub(crate) fn invalid(what: String) -> Error {
     Error::new(ErrorKind::InvalidConfig, what)
 }

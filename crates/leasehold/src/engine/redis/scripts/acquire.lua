@@ -8,11 +8,8 @@ end
 
 -- Held already by this very claim: its reply, or the message that handed it over, was lost.
 local token = extend(CLAIM, ttl)
-if token and (proposed == 0 or tonumber(token) == proposed) then
+if token then
   return { 'granted', token, NOW_TEXT }
-elseif token then
-  -- From an earlier proposal, of which nothing has come.
-  drop(CLAIM)
 end
 
 if mode > 0 then

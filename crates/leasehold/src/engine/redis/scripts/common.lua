@@ -177,13 +177,12 @@ local function extend(claim, ttl)
   return holder.token
 end
 
--- Takes the lock from a claim, and hands it to nobody.
+-- Takes the lock from a claim, and hands it to nobody. Returns whether the claim held it.
 local function drop(claim)
   if redis.call('GET', LOCK) == claim then
-    redis.call('DEL', LOCK, HOLDERS)
-  else
-    redis.call('HDEL', HOLDERS, claim)
+    return redis.call('DEL', LOCK, HOLDERS) > 0
   end
+  return redis.call('GET', LOCK) == MANY and redis.call('HDEL', HOLDERS, claim) > 0
 end
 
 -- Returns how many listen.

@@ -1,9 +1,5 @@
 local mode, ttl, planted = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[6])
 local token = extend(CLAIM, ttl)
-if token and planted > 0 and tonumber(token) ~= planted then
-  drop(CLAIM)
-  token = nil
-end
 -- By the rules of a grant, on a server that has forgotten it or never had it.
 if not token and planted > last_number() and fits(mode, (holders())) then
   forget_waiter(CLAIM)

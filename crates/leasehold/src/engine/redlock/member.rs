@@ -1,0 +1,120 @@
+//! One node of a deployment. A node that fails is left out until a look in the background finds it well, so that
+//! it costs its time-out once and not with every call.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use redis::Script;
+
+use crate::backoff::Backoff;
+use crate::claim::ClaimId;
+use crate::engine::redis::ears::{Ears, ServerClock};
+use crate::engine::redis::node::{Call, Node};
+use crate::error::{Error, ErrorKind, Result};
+
+/// How long a node that was found ill may take to answer before it counts as well.
+const A_LOOK: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) address: String,
+    pub(super) node: Node,
+    pub(super) clock: ServerClock,
+    ears: Arc<Ears>,
+    /// Left out until it is well again.
+    ill: AtomicBool,
+    /// This process listens there, or would if the node were well.
+    listens: AtomicBool,
+}
+
+impl Member {
+    pub(super) fn new(address: String, node: Node, ears: Arc<Ears>) -> Arc<Self> {
+        Arc::new(Self {
+            address,
+            node,
+            clock: ServerClock::default(),
+            ears,
+            ill: AtomicBool::new(false),
+            listens: AtomicBool::new(false),
+        })
+    }
+
+    /// Calls a script, and takes no longer than this.
+    pub(super) async fn call(
+        self: &Arc<Self>,
+        script: &'static Script,
+        call: &Call,
+        patience: Duration,
+    ) -> Result<Vec<String>> {
+        self.in_time(patience, self.node.call(script, call)).await
+    }
+
+    /// Whatever is asked of a node: a failure to answer leaves it out from now on.
+    pub(super) async fn in_time<T>(
+        self: &Arc<Self>,
+        patience: Duration,
+        asking: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        if self.ill.load(Ordering::Acquire) {
+            return Err(self.unreachable("it did not answer before"));
+        }
+        match tokio::time::timeout(patience, asking).await {
+            Ok(Err(error)) if error.kind() == ErrorKind::Unreachable => {
+                self.is_ill();
+                Err(self.unreachable(error.what()))
+            }
+            Ok(answer) => answer,
+            Err(_) => {
+                self.is_ill();
+                let after = humantime::format_duration(patience);
+                Err(self.unreachable(&format!("no answer within {after}")))
+            }
+        }
+    }
+
+    fn unreachable(&self, why: &str) -> Error {
+        let address = &self.address;
+        Error::new(ErrorKind::Unreachable, format!("{address}: {why}")).of_unknown_effect()
+    }
+
+    fn is_ill(self: &Arc<Self>) {
+        if !self.ill.swap(true, Ordering::AcqRel) {
+            tokio::spawn(nurse(Arc::downgrade(self)));
+        }
+    }
+
+    /// Hears from now on what the node tells its waiters.
+    pub(super) async fn listen(self: &Arc<Self>) {
+        if !self.listens.swap(true, Ordering::AcqRel) {
+            let channel = self.ears.channel();
+            let _ = self.in_time(A_LOOK, self.node.subscribe(channel)).await;
+        }
+    }
+
+    async fn look(&self) -> Result<()> {
+        self.node.load_scripts().await?;
+        if self.listens.load(Ordering::Acquire) {
+            self.node.subscribe(self.ears.channel()).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Looks after a node until it is well, or nobody needs it any more.
+async fn nurse(member: Weak<Member>) {
+    let seed = ClaimId::random().map_or(0, |id| id.seed());
+    let mut delays = Backoff::new(seed, Duration::from_millis(20), Duration::from_secs(1));
+    loop {
+        {
+            let Some(member) = member.upgrade() else {
+                return;
+            };
+            if let Ok(Ok(())) = tokio::time::timeout(A_LOOK, member.look()).await {
+                member.ill.store(false, Ordering::Release);
+                return;
+            }
+        }
+        tokio::time::sleep(delays.delay()).await;
+    }
+}

@@ -1,0 +1,592 @@
+//! `redlock://a:6379,b:6379,c:6379`: a quorum of independent Redis servers, with fencing tokens.
+//!
+//! The scripts are those of the single server; what is added is the proposal of a token, the counting of votes, and
+//! the mark that a server without memory lacks. `docs/engines/redlock.md` tells the algorithm and why it is right.
+//!
+//! | file | what is there |
+//! |---|---|
+//! | `tally.rs` | counting votes |
+//! | `member.rs` | one node, left out while it is ill |
+//! | `proposals.rs` | which token each claim has proposed |
+//! | `crowd.rs` | what people see: what the nodes agree on |
+//! | `settings.rs` | URLs |
+
+mod crowd;
+mod member;
+mod proposals;
+#[cfg(feature = "bench")]
+mod raw;
+mod settings;
+mod tally;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::future::{FutureExt, join_all};
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use redis::Script;
+use tokio::sync::OnceCell;
+
+use self::member::Member;
+use self::proposals::Proposals;
+use self::settings::Settings;
+use self::tally::{Blank, Outcome, Tally, no_quorum};
+use crate::backoff::Backoff;
+use crate::claim::{Claim, ClaimId, Mode, Ttl};
+use crate::clock::{Clock, Moment};
+use crate::engine::redis::ears::{Ears, Heard, News};
+use crate::engine::redis::keys::Keys;
+use crate::engine::redis::node::{ACQUIRE, BREAK, Call, MARK, Node, RELEASE, RENEW, YIELD};
+use crate::engine::redis::protocol::{self, Answer, Deployment, Listener, Renewed};
+use crate::engine::redis::{health, install_tls};
+use crate::engine::{
+    Attempt, Capabilities, Contention, Driver, Engine, Fairness, Grant, LockInfo, LossReason,
+    Query, Reach, Released, Renew, Renewal, Safety, Survives, TokenSource, Wake,
+};
+use crate::error::{Error, ErrorKind, Result};
+use crate::name::LockName;
+use crate::token::FencingToken;
+use crate::url::EngineUrl;
+
+/// How `redlock:` URLs are connected.
+pub const DRIVER: Driver = Driver {
+    schemes: &["redlock", "redlocks"],
+    options: settings::OPTIONS,
+    example: "redlock://a:6379,b:6379,c:6379",
+    connect: |url| {
+        Box::pin(async move {
+            let location = url.to_string();
+            match Redlock::connect(&url).await {
+                Ok(redlock) => Ok(Arc::new(redlock) as Arc<dyn Engine>),
+                Err(error) => Err(error.during("connect", location)),
+            }
+        })
+    },
+};
+
+/// How often a token that is behind is proposed anew before the claim waits its turn.
+const PROPOSALS: usize = 5;
+
+/// How long a waiter that some nodes have let in waits for the others.
+const SPLIT: Duration = Duration::from_millis(20);
+
+/// How long connecting may take for a node, before it counts as ill.
+const CONNECT: Duration = Duration::from_secs(2);
+
+/// Locks on a quorum of independent servers.
+#[derive(Debug)]
+pub struct Redlock {
+    members: Vec<Arc<Member>>,
+    keys: Keys,
+    ears: Arc<Ears>,
+    /// Done once every node that is well knows that this process listens.
+    listening: OnceCell<()>,
+    proposals: Proposals,
+    settings: Settings,
+    warnings: Vec<String>,
+}
+
+impl Redlock {
+    /// Connects to as many nodes as are there; a quorum of them must be.
+    pub async fn connect(url: &EngineUrl) -> Result<Self> {
+        let settings = Settings::from_url(url)?;
+        if url.scheme == "redlocks" {
+            install_tls();
+        }
+        let keys = Keys::under(settings.prefix.clone());
+        let ears = Arc::new(Ears::new(keys.channel(&ClaimId::random()?.reveal())));
+        let mut members = Vec::new();
+        for (number, (address, server)) in settings.nodes.iter().enumerate() {
+            let heard = ears.listener(number);
+            let node = Node::new(server.clone(), CONNECT, CONNECT, heard)?;
+            members.push(Member::new(address.clone(), node, Arc::clone(&ears)));
+        }
+        let checks = members
+            .iter()
+            .map(|member| member.in_time(CONNECT, prepare(&member.node)));
+        let mut warnings = Vec::new();
+        let mut failed = Vec::new();
+        for (member, checked) in members.iter().zip(join_all(checks).await) {
+            match checked {
+                Ok(more) => {
+                    let more = more.into_iter();
+                    warnings.extend(more.map(|warning| format!("{}: {warning}", member.address)));
+                }
+                Err(error) if error.kind() == ErrorKind::Unreachable => failed.push(error),
+                Err(error) => {
+                    let what = format!("{}: {}", member.address, error.what());
+                    let placed = Error::new(error.kind(), what);
+                    return Err(match error.advice() {
+                        Some(advice) => placed.advise(advice),
+                        None => placed,
+                    });
+                }
+            }
+        }
+        if failed.len() > members.len() - settings.quorum {
+            return Err(no_quorum(members.len(), settings.quorum, &failed, &[]));
+        }
+        warnings.extend(failed.iter().map(|error| error.what().to_owned()));
+        Ok(Self {
+            members,
+            keys,
+            ears,
+            listening: OnceCell::new(),
+            proposals: Proposals::default(),
+            settings,
+            warnings,
+        })
+    }
+
+    /// One proposal to all nodes at once. Returns as soon as the answers that are still out can change nothing.
+    async fn propose(&self, claim: &Claim, proposed: u64, listener: Option<Listener<'_>>) -> Tally {
+        let deployment = self.deployment(proposed);
+        let call = Arc::new(protocol::acquire(&self.keys, claim, listener, deployment));
+        let mut tally = Tally::new(self.members.len(), self.settings.quorum);
+        let sent = Clock::machine().now();
+        let patience = self.settings.patience(claim.ttl);
+        let mut asking = self.ask(self.all(), &ACQUIRE, &call, patience).await;
+        while let Some((node, reply)) = asking.next().await {
+            let answer = reply.and_then(|reply| Answer::read(&reply, claim));
+            if let Ok(Answer::Granted { now, .. } | Answer::Held { now, .. }) = &answer {
+                self.members[node].clock.synchronize(sent, *now);
+            }
+            tally.add(node, answer);
+            if tally.is_decided() {
+                break;
+            }
+        }
+        finish_in_background(asking);
+        tally
+    }
+
+    /// Asks these nodes at once. Everything has been sent when this returns: what is sent to a node later arrives
+    /// later.
+    async fn ask(
+        &self,
+        nodes: impl IntoIterator<Item = usize>,
+        script: &'static Script,
+        call: &Arc<Call>,
+        patience: Duration,
+    ) -> Asking {
+        let asking = Asking::new();
+        for number in nodes {
+            let (member, call) = (Arc::clone(&self.members[number]), Arc::clone(call));
+            let ask = async move { (number, member.call(script, &call, patience).await) };
+            let mut ask: Ask = Box::pin(tokio::task::unconstrained(ask));
+            match futures_util::poll!(&mut ask) {
+                Poll::Ready(answer) => asking.push(Box::pin(std::future::ready(answer))),
+                Poll::Pending => asking.push(ask),
+            }
+        }
+        asking
+    }
+
+    /// Gives back what a proposal got that has come to nothing: to whoever is next, keeping its own place if it waits.
+    /// Waits for the nodes to do so, since what they give this claim later must not be given back with it.
+    async fn step_back(
+        &self,
+        claim: &Claim,
+        nodes: Vec<usize>,
+        waits: Option<(u64, Listener<'_>)>,
+    ) {
+        let (script, call): (&'static Script, _) = match waits {
+            Some((proposed, listener)) => {
+                // What a node has said before it hears of this is void.
+                if let Some((_, bell)) = self.ears.waiters.waiter(&claim.id) {
+                    bell.keep_only(|news| !nodes.contains(&news.server));
+                }
+                let deployment = self.deployment(proposed);
+                (
+                    &YIELD,
+                    protocol::acquire(&self.keys, claim, Some(listener), deployment),
+                )
+            }
+            None => (&RELEASE, protocol::release(&self.keys, claim)),
+        };
+        let patience = self.settings.patience(claim.ttl);
+        let mut asking = self.ask(nodes, script, &Arc::new(call), patience).await;
+        while asking.next().await.is_some() {}
+    }
+
+    fn all(&self) -> std::ops::Range<usize> {
+        0..self.members.len()
+    }
+
+    fn deployment(&self, proposed: u64) -> Deployment {
+        Deployment {
+            proposed,
+            max_ttl: self.settings.max_ttl,
+        }
+    }
+
+    /// All nodes are without memory: those that have been up for long enough can have forgotten nothing that still
+    /// counts. Returns how long until a quorum can vote; zero if it can.
+    async fn start_deployment(&self, claim: &Claim, blank: &[Blank]) -> Duration {
+        let mut call = protocol::release(&self.keys, claim);
+        call.arguments = vec![String::new(), protocol::millis(self.settings.max_ttl)];
+        let old_enough = blank
+            .iter()
+            .filter(|blank| blank.uptime >= self.settings.max_ttl);
+        let marks = old_enough.map(|blank| self.members[blank.node].call(&MARK, &call, CONNECT));
+        let marked = join_all(marks).await.into_iter().flatten().count();
+        if marked >= self.settings.quorum {
+            return Duration::ZERO;
+        }
+        let mut waits: Vec<_> = blank
+            .iter()
+            .map(|blank| {
+                // Uptimes are told in whole seconds.
+                let up_in = self.settings.max_ttl.saturating_sub(blank.uptime);
+                blank.votes_in.min(up_in.max(Duration::from_millis(100)))
+            })
+            .collect();
+        waits.sort();
+        waits[self.settings.quorum - 1]
+    }
+
+    fn in_quarantine(&self, votes_in: Duration) -> Error {
+        let votes_in = humantime::format_duration(Duration::from_secs(votes_in.as_secs() + 1));
+        Error::new(
+            ErrorKind::Unreachable,
+            format!(
+                "the nodes have just started without their memory and vote again in {votes_in}"
+            ),
+        )
+        .advise("wait: until then a lock that they have forgotten may still be held")
+    }
+
+    /// Two who have split the votes must not meet again at once.
+    fn stagger(&self, claim: &Claim) -> Duration {
+        let seed = claim.id.seed() ^ self.proposals.of(&claim.id);
+        Backoff::new(seed, Duration::from_millis(8), Duration::from_millis(8)).delay()
+    }
+}
+
+/// Sees whether a node can be trusted, and makes it ready.
+async fn prepare(node: &Node) -> Result<Vec<String>> {
+    let warnings = health::check(node, 1).await?;
+    node.load_scripts().await?;
+    Ok(warnings)
+}
+
+type Ask = std::pin::Pin<Box<dyn Future<Output = (usize, Result<Vec<String>>)> + Send>>;
+type Asking = FuturesUnordered<Ask>;
+
+/// Lets the slow ones finish, so that it is known who is ill.
+fn finish_in_background(mut asking: Asking) {
+    if !asking.is_empty() {
+        tokio::spawn(async move { while asking.next().await.is_some() {} });
+    }
+}
+
+#[async_trait]
+impl Engine for Redlock {
+    fn scheme(&self) -> &'static str {
+        "redlock"
+    }
+
+    fn location(&self) -> String {
+        self.settings.location.clone()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            shared: true,
+            // N·k/quorum holders of a semaphore of k could fit on N nodes.
+            permits: false,
+            fairness: Fairness::Random,
+            tokens: TokenSource::HybridClock,
+            reach: Reach::Network,
+            safety: Safety::Correctness,
+            survives: &[
+                Survives::ClientKilled,
+                Survives::NodeLoss,
+                Survives::EngineRestart,
+                Survives::PowerLoss,
+            ],
+        }
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        self.warnings.clone()
+    }
+
+    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt> {
+        if matches!(claim.mode, Mode::Permit { .. }) {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "Redlock has no permits: on several nodes more holders could fit than there are permits",
+            )
+            .advise("use one Redis server (redis:), or another engine"));
+        }
+        if claim.ttl.get() > self.settings.max_ttl {
+            let max = humantime::format_duration(self.settings.max_ttl);
+            return Err(Error::new(
+                ErrorKind::InvalidConfig,
+                format!("the TTL is longer than this deployment's max_ttl, {max}"),
+            )
+            .advise("use a shorter TTL (keep-alive renews it), or the same greater max_ttl for all clients"));
+        }
+        for _ in 0..PROPOSALS {
+            let proposed = self.proposals.propose(claim.id)?;
+            let queues = claim.queues && self.listening.initialized();
+            let listener = queues.then(|| Listener {
+                channel: self.ears.channel(),
+                number: self.ears.expect(claim.id),
+            });
+            let sent = Clock::machine().now();
+            let tally = self.propose(claim, proposed.get(), listener).await;
+            let to_release = tally.to_release.clone();
+            match tally.outcome() {
+                Outcome::Granted(token) => {
+                    let valid_until = sent + self.settings.validity(claim.ttl);
+                    self.ears.waiters.forget(&claim.id);
+                    self.proposals.forget(&claim.id);
+                    return Ok(Attempt::Granted(Grant { token, valid_until }));
+                }
+                Outcome::Behind(register) => {
+                    self.step_back(claim, to_release, None).await;
+                    self.proposals.outbid(&claim.id, register);
+                }
+                Outcome::AllBlank(blank) => {
+                    let wait = self.start_deployment(claim, &blank).await;
+                    if !wait.is_zero() && !claim.queues {
+                        return Err(self.in_quarantine(wait));
+                    }
+                    if !wait.is_zero() {
+                        return Ok(held(wait, None));
+                    }
+                }
+                Outcome::Held {
+                    look_again_in,
+                    ahead,
+                } => {
+                    let waits = listener.map(|listener| (proposed.get(), listener));
+                    self.step_back(claim, to_release, waits).await;
+                    if claim.queues && listener.is_none() {
+                        let listen = || join_all(self.members.iter().map(Member::listen));
+                        self.listening.get_or_init(|| listen().map(|_| ())).await;
+                        continue;
+                    }
+                    if !claim.queues {
+                        self.proposals.forget(&claim.id);
+                    }
+                    return Ok(held(look_again_in + self.stagger(claim), ahead));
+                }
+                Outcome::Failed(error) => return Err(error),
+            }
+        }
+        Ok(held(self.stagger(claim), None))
+    }
+
+    async fn wait(&self, claim: &Claim, _seen: &Contention) -> Result<Wake> {
+        let Some((_, bell)) = self.ears.waiters.waiter(&claim.id) else {
+            // Nobody would tell us: the core looks again by the clock.
+            return std::future::pending().await;
+        };
+        let proposed = self.proposals.of(&claim.id);
+        let mut votes: HashMap<usize, Moment> = HashMap::new();
+        let mut patience: Option<Duration> = None;
+        loop {
+            let news = match patience {
+                None => bell.heard().await,
+                Some(patience) => match tokio::time::timeout(patience, bell.heard()).await {
+                    Ok(news) => news,
+                    Err(_) => return Ok(Wake::Retry),
+                },
+            };
+            if news.is_empty() {
+                return Ok(Wake::Retry);
+            }
+            for News { server, what } in news {
+                match what {
+                    // The others should follow at once. If they do not, the votes are split: an attempt
+                    // gathers what is there, or goes back to the queue.
+                    Heard::Granted(handed_over) if handed_over.token.get() == proposed => {
+                        let valid_until = self.members[server].clock.valid_until(&handed_over);
+                        votes.extend(valid_until.map(|valid_until| (server, valid_until)));
+                        patience = Some(SPLIT + self.stagger(claim));
+                    }
+                    Heard::Granted(_) => return Ok(Wake::Retry),
+                    Heard::LookAfter(time) if time.is_zero() => return Ok(Wake::Retry),
+                    Heard::LookAfter(time) => patience = Some(time + self.stagger(claim)),
+                }
+            }
+            if votes.len() >= self.settings.quorum {
+                let mut ends: Vec<_> = votes.into_values().collect();
+                ends.sort();
+                let token = FencingToken::new(proposed);
+                self.ears.waiters.forget(&claim.id);
+                self.proposals.forget(&claim.id);
+                // As many as a quorum are good for at least this long.
+                let valid_until = ends[ends.len() - self.settings.quorum];
+                return Ok(match token {
+                    Some(token) => Wake::Granted(Grant { token, valid_until }),
+                    None => Wake::Retry,
+                });
+            }
+        }
+    }
+
+    async fn renew(&self, held: &[Renew<'_>]) -> Vec<Result<Renewal>> {
+        let calls: Vec<_> = held
+            .iter()
+            .map(|renew| {
+                let planted = renew.token.map_or(0, FencingToken::get);
+                protocol::renew(&self.keys, renew.claim, self.deployment(planted))
+            })
+            .collect();
+        let shortest = held.iter().map(|renew| renew.claim.ttl).min();
+        let patience = self.settings.patience(shortest.unwrap_or(Ttl::DEFAULT));
+        let sent = Clock::machine().now();
+        let asks = self.members.iter().map(|member| {
+            let calls = &calls;
+            async move {
+                let asking = async { Ok(member.node.call_all::<Vec<String>>(&RENEW, calls).await) };
+                member.in_time(patience, asking).await
+            }
+        });
+        let mut answers: Vec<_> = join_all(asks)
+            .await
+            .into_iter()
+            .map(|node| node.map(Vec::into_iter))
+            .collect();
+        let renewals = held.iter().map(|renew| {
+            let votes = answers.iter_mut().map(|node| match node {
+                Ok(replies) => match replies.next() {
+                    Some(reply) => Renewed::read(&reply?),
+                    None => Err(unanswered()),
+                },
+                Err(error) => Err(again(error)),
+            });
+            let votes: Vec<_> = votes.collect();
+            self.count_renewal(renew, sent, votes)
+        });
+        renewals.collect()
+    }
+
+    async fn release(&self, claim: &Claim) -> Result<Released> {
+        self.ears.waiters.forget(&claim.id);
+        self.proposals.forget(&claim.id);
+        let call = Arc::new(protocol::release(&self.keys, claim));
+        self.release_everywhere(&RELEASE, &call, self.settings.patience(claim.ttl))
+            .await
+    }
+
+    async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>> {
+        crowd::inspect(&self.members, &self.keys, self.settings.quorum, query).await
+    }
+
+    async fn break_lock(&self, name: &LockName) -> Result<Released> {
+        let call = Arc::new(protocol::break_lock(&self.keys, name));
+        self.release_everywhere(&BREAK, &call, CONNECT).await
+    }
+
+    fn commands_sent(&self) -> Option<u64> {
+        Some(
+            self.members
+                .iter()
+                .map(|member| member.node.commands_sent())
+                .sum(),
+        )
+    }
+
+    #[cfg(feature = "bench")]
+    fn raw_limit(&self) -> Option<Arc<dyn crate::engine::raw::RawLimit>> {
+        Some(Arc::new(raw::Raw::on(&self.settings)))
+    }
+}
+
+impl Redlock {
+    fn count_renewal(
+        &self,
+        renew: &Renew<'_>,
+        sent: Moment,
+        votes: Vec<Result<Renewed>>,
+    ) -> Result<Renewal> {
+        let (nodes, quorum) = (self.members.len(), self.settings.quorum);
+        let mut yes: HashMap<FencingToken, usize> = HashMap::new();
+        let mut lost = 0;
+        let mut failed = Vec::new();
+        for vote in votes {
+            match vote {
+                Ok(Renewed::Yes(token)) => {
+                    if let Some(token) = token.or(renew.token) {
+                        *yes.entry(token).or_default() += 1;
+                    }
+                }
+                Ok(Renewed::Planted) => {}
+                Ok(Renewed::Lost) => lost += 1,
+                Err(error) => failed.push(error),
+            }
+        }
+        if let Some((token, _)) = yes.into_iter().find(|(_, votes)| *votes >= quorum) {
+            return Ok(Renewal::Renewed(Grant {
+                token,
+                valid_until: sent + self.settings.validity(renew.claim.ttl),
+            }));
+        }
+        match lost > nodes - quorum {
+            true => Ok(Renewal::Lost(LossReason::Gone)),
+            false => Err(no_quorum(nodes, quorum, &failed, &[])),
+        }
+    }
+
+    /// Done when a quorum has answered; the others finish in the background.
+    async fn release_everywhere(
+        &self,
+        script: &'static Script,
+        call: &Arc<Call>,
+        patience: Duration,
+    ) -> Result<Released> {
+        let mut asking = self.ask(self.all(), script, call, patience).await;
+        let (mut answered, mut was_held) = (0, false);
+        let mut failed = Vec::new();
+        while let Some((_, reply)) = asking.next().await {
+            match reply.and_then(|reply| protocol::read_released(&reply)) {
+                Ok(released) => {
+                    answered += 1;
+                    was_held |= released == Released::Yes;
+                }
+                Err(error) => failed.push(error),
+            }
+            if answered >= self.settings.quorum {
+                break;
+            }
+        }
+        finish_in_background(asking);
+        if answered < self.settings.quorum {
+            return Err(no_quorum(
+                self.members.len(),
+                self.settings.quorum,
+                &failed,
+                &[],
+            ));
+        }
+        Ok(match was_held {
+            true => Released::Yes,
+            false => Released::WasNotHeld,
+        })
+    }
+}
+
+fn held(look_again_in: Duration, ahead: Option<usize>) -> Attempt {
+    Attempt::Held(Contention {
+        look_again_in: Some(look_again_in),
+        ahead,
+        seen: 0,
+    })
+}
+
+fn unanswered() -> Error {
+    Error::new(ErrorKind::Unexpected, "a node gave too few answers").of_unknown_effect()
+}
+
+/// One failure of a node, told for each lease of a batch.
+fn again(error: &Error) -> Error {
+    Error::new(error.kind(), error.what()).of_unknown_effect()
+}
