@@ -87,7 +87,7 @@ impl Subject {
 
 /// A lock that no other bench uses.
 fn a_lock_name() -> String {
-    format!("leasehold-bench/{:016x}", fastrand::u64(..))
+    format!("leasehold-bench-{:016x}", fastrand::u64(..))
 }
 
 /// 64 tasks are what a server has, with all its cores.

@@ -1,6 +1,8 @@
 //! `leasehold run`: a command under a lock.
 
+use std::borrow::Cow;
 use std::ffi::OsString;
+use std::path::Path;
 use std::process::Command;
 
 use leasehold::{Error, ErrorKind, Lease, LeaseState, Locks, Result};
@@ -119,7 +121,24 @@ fn tell(command: &mut Command, context: &Context, request: &Request, claim: &str
         .env("LEASEHOLD_NAME", request.name.as_str())
         .env("LEASEHOLD_TOKEN", token.to_string())
         .env("LEASEHOLD_CLAIM", claim)
-        .env("LEASEHOLD_URL", &context.url);
+        .env("LEASEHOLD_URL", wherever_it_goes(&context.url).as_ref());
+}
+
+/// The URL, but with a path that still names the same file after CMD has changed its folder.
+fn wherever_it_goes(url: &str) -> Cow<'_, str> {
+    let here = std::env::current_dir().ok();
+    let here = here.as_deref().and_then(Path::to_str);
+    match (url.split_once(':'), here) {
+        (Some((scheme, rest)), Some(here))
+            if scheme.eq_ignore_ascii_case("sqlite")
+                && !rest.is_empty()
+                && !rest.starts_with(['/', '?']) =>
+        {
+            let here = here.replace('%', "%25").replace('?', "%3F");
+            Cow::Owned(format!("{scheme}:{here}/{rest}"))
+        }
+        _ => Cow::Borrowed(url),
+    }
 }
 
 /// CMD has ended: that the release failed changes nothing about how it went.
@@ -136,4 +155,26 @@ fn lost(locks: &Locks, request: &Request, what: String) -> Failure {
         .during("go on with", locks.location())
         .on(&request.name)
         .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_relative_file_stays_the_same_file_elsewhere() {
+        for same in [
+            "sqlite:",
+            "sqlite:/a.db",
+            "sqlite:?busy_timeout=1s",
+            "memory:",
+        ] {
+            assert_eq!(wherever_it_goes(same), same);
+        }
+        let moved = wherever_it_goes("sqlite:a.db?busy_timeout=1s").into_owned();
+        assert!(
+            moved.starts_with("sqlite:/") && moved.ends_with("/a.db?busy_timeout=1s"),
+            "{moved}"
+        );
+    }
 }

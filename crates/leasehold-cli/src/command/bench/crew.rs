@@ -34,7 +34,7 @@ impl Crew {
     /// Starts them; all are connected when it returns.
     pub(super) fn gather(url: &str, about: &About, size: u32) -> Outcome<Self> {
         let lock = a_lock_name();
-        let board = std::env::temp_dir().join(lock.replace('/', "-"));
+        let board = std::env::temp_dir().join(&lock);
         Board::create(&board).map_err(|cause| unexpected("cannot create the board", cause))?;
         let mut crew = Self {
             mates: Vec::new(),

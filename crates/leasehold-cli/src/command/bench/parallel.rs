@@ -50,7 +50,7 @@ async fn ours_for(subject: &Subject, name: &str, turn: Duration) -> Outcome<usiz
     let end = Instant::now() + turn;
     let mut tasks = JoinSet::new();
     for nth in 0..TASKS {
-        let (locks, name) = (subject.locks.clone(), format!("{name}/{nth}"));
+        let (locks, name) = (subject.locks.clone(), format!("{name}-{nth}"));
         tasks.spawn(async move {
             let mut cycles = 0;
             while Instant::now() < end {
@@ -69,7 +69,7 @@ async fn raw_for(subject: &Subject, name: &str, turn: Duration) -> Outcome<usize
     };
     let mut opened = Vec::new();
     for nth in 0..TASKS {
-        opened.push(limit.cycle(&format!("{name}/{nth}")).await?);
+        opened.push(limit.cycle(&format!("{name}-{nth}")).await?);
     }
     let end = Instant::now() + turn;
     let mut tasks = JoinSet::new();

@@ -1,0 +1,14 @@
+//! The command line as a person or a script uses it: the real binary, on a file of its own.
+
+mod exit_codes;
+mod help;
+mod json;
+mod loss;
+mod many;
+mod nested;
+mod output;
+mod place;
+mod scripts;
+mod signals;
+mod terminal;
+mod waiting;
