@@ -23,6 +23,8 @@ use crate::url::EngineUrl;
 pub mod memory;
 #[cfg(feature = "bench")]
 pub mod raw;
+#[cfg(all(feature = "sqlite", unix))]
+pub mod sqlite;
 
 /// Stores locks.
 ///
@@ -332,4 +334,8 @@ pub struct Driver {
 }
 
 /// Every engine that was compiled in.
-pub static DRIVERS: &[Driver] = &[memory::DRIVER];
+pub static DRIVERS: &[Driver] = &[
+    memory::DRIVER,
+    #[cfg(all(feature = "sqlite", unix))]
+    sqlite::DRIVER,
+];

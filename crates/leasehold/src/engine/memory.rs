@@ -191,7 +191,7 @@ impl Engine for Memory {
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt> {
         let now = self.clock.now();
         let mut state = self.state();
-        let agrees = state.with(&claim.name, now, |lock| {
+        let agrees: Result<()> = state.with(&claim.name, now, |lock| {
             let holders = lock.holders.iter().map(|holder| holder.claim.mode);
             let waiters = lock.queue.iter().map(|waiter| waiter.claim.mode);
             holders

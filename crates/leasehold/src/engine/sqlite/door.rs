@@ -1,0 +1,261 @@
+//! How a waiter is woken: a named pipe for each process that waits, beside the database.
+//!
+//! Whoever hands a lock over writes the waiter's token into its process's pipe. A pipe that nobody
+//! reads any more tells that the process is gone, so a dead waiter never holds up the queue. What
+//! comes out of a pipe is only a hint: the waiter looks into the table before it believes anything.
+
+use std::collections::HashMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe;
+use tokio::sync::Notify;
+
+use super::failure::of_path;
+use crate::claim::ClaimId;
+use crate::error::Result;
+use crate::token::FencingToken;
+
+const MESSAGE: usize = size_of::<u64>();
+
+/// The doors of all processes that wait on one database, and the own one.
+#[derive(Debug)]
+pub(super) struct Doors {
+    folder: PathBuf,
+    permissions: u32,
+    own: Mutex<Option<Arc<Door>>>,
+}
+
+/// This process's door: a pipe, read by one task for all waiters.
+#[derive(Debug)]
+pub(super) struct Door {
+    name: String,
+    path: PathBuf,
+    /// Kept open so that the pipe never has no writer, which would read as its end.
+    _writer: File,
+    waiters: Arc<Mutex<Waiters>>,
+}
+
+#[derive(Debug, Default)]
+struct Waiters {
+    by_token: HashMap<u64, Arc<Notify>>,
+    by_claim: HashMap<ClaimId, FencingToken>,
+    /// The task that reads the pipe has ended with its runtime.
+    deaf: bool,
+}
+
+/// Wakes one waiter.
+#[derive(Debug)]
+pub(super) enum Bell {
+    Own(Arc<Notify>),
+    Other(File, FencingToken),
+    /// Nobody can be told: that waiter finds out by the clock.
+    Mute,
+}
+
+impl Bell {
+    /// A message that cannot be sent costs the waiter at most the time that was left.
+    pub(super) fn ring(self) {
+        match self {
+            Bell::Own(notify) => notify.notify_one(),
+            Bell::Other(mut pipe, token) => {
+                let _ = pipe.write(&token.get().to_le_bytes());
+            }
+            Bell::Mute => {}
+        }
+    }
+}
+
+impl Doors {
+    /// Beside the database, with its permissions.
+    pub(super) fn beside(database: &Path, permissions: u32) -> Self {
+        let mut folder = database.as_os_str().to_owned();
+        folder.push("-doors");
+        Self {
+            folder: folder.into(),
+            permissions,
+            own: Mutex::default(),
+        }
+    }
+
+    fn own(&self) -> MutexGuard<'_, Option<Arc<Door>>> {
+        self.own.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The bell of a waiter; `None` if its process is gone.
+    pub(super) fn bell(&self, door: &str, token: FencingToken) -> Option<Bell> {
+        if let Some(own) = self.own().as_ref().filter(|own| own.name == door) {
+            let waiters = own.waiters();
+            return waiters.by_token.get(&token.get()).cloned().map(Bell::Own);
+        }
+        match knock(&self.folder.join(door)) {
+            Ok(pipe) => Some(Bell::Other(pipe, token)),
+            Err(error) if means_gone(&error) => None,
+            Err(_) => Some(Bell::Mute),
+        }
+    }
+
+    /// Whether the process behind this door is there.
+    pub(super) fn is_open(&self, door: &str) -> bool {
+        let own = self.own().as_ref().is_some_and(|own| own.name == door);
+        own || !knock(&self.folder.join(door)).is_err_and(|error| means_gone(&error))
+    }
+
+    /// The own door, if there is one and someone listens.
+    pub(super) fn listening(&self) -> Option<Arc<Door>> {
+        self.own().clone().filter(|door| !door.waiters().deaf)
+    }
+
+    /// Opens the own door, on the present runtime.
+    pub(super) fn open(&self) -> Result<Arc<Door>> {
+        let mut own = self.own();
+        if let Some(door) = own.as_ref().filter(|door| !door.waiters().deaf) {
+            return Ok(Arc::clone(door));
+        }
+        let door = Arc::new(self.build()?);
+        *own = Some(Arc::clone(&door));
+        Ok(door)
+    }
+
+    fn build(&self) -> Result<Door> {
+        let failed = |cause| of_path("cannot make a pipe in", &self.folder, cause);
+        self.make_folder().map_err(failed)?;
+        self.sweep();
+        let name = ClaimId::random()?.reveal();
+        let path = self.folder.join(&name);
+        // Built under a name that no sweeper looks at until somebody reads from it.
+        let draft = self.folder.join(format!("{name}.new"));
+        let permissions = Mode::from_bits_truncate(self.permissions & 0o666);
+        mkfifo(&draft, permissions).map_err(|errno| failed(errno.into()))?;
+        let _ = fs::set_permissions(&draft, fs::Permissions::from_mode(self.permissions & 0o666));
+        let opened = pipe::OpenOptions::new()
+            .open_receiver(&draft)
+            .and_then(|reader| Ok((reader, knock(&draft)?)))
+            .and_then(|ends| fs::rename(&draft, &path).map(|()| ends));
+        let (reader, writer) = opened.map_err(|cause| {
+            let _ = fs::remove_file(&draft);
+            failed(cause)
+        })?;
+        let waiters = Arc::<Mutex<Waiters>>::default();
+        tokio::spawn(listen(reader, Arc::clone(&waiters)));
+        Ok(Door {
+            name,
+            path,
+            _writer: writer,
+            waiters,
+        })
+    }
+
+    fn make_folder(&self) -> io::Result<()> {
+        match fs::create_dir(&self.folder) {
+            // Who may write to the database may also wait on it.
+            Ok(()) => {
+                let search = (self.permissions & 0o666) | ((self.permissions & 0o444) >> 2);
+                fs::set_permissions(&self.folder, fs::Permissions::from_mode(search))
+            }
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Removes the pipes that killed processes have left.
+    pub(super) fn sweep(&self) {
+        for entry in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
+            let path = entry.path();
+            let finished = path.extension().is_none();
+            if finished && knock(&path).is_err_and(|error| means_gone(&error)) {
+                let _ = fs::remove_file(path);
+            }
+        }
+    }
+}
+
+impl Door {
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn waiters(&self) -> MutexGuard<'_, Waiters> {
+        self.waiters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Listens for a waiter; to be called before anyone else can see it in the queue.
+    pub(super) fn expect(&self, id: ClaimId, token: FencingToken) {
+        let mut waiters = self.waiters();
+        waiters.by_token.insert(token.get(), Arc::default());
+        waiters.by_claim.insert(id, token);
+    }
+
+    /// A waiter's place and what rings for it.
+    pub(super) fn waiter(&self, id: &ClaimId) -> Option<(FencingToken, Arc<Notify>)> {
+        let waiters = self.waiters();
+        let token = *waiters.by_claim.get(id)?;
+        let bell = waiters.by_token.get(&token.get())?;
+        Some((token, Arc::clone(bell)))
+    }
+
+    /// A waiter has what it waited for, or waits no more.
+    pub(super) fn forget(&self, id: &ClaimId) {
+        let mut waiters = self.waiters();
+        if let Some(token) = waiters.by_claim.remove(id) {
+            waiters.by_token.remove(&token.get());
+        }
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Rings for whoever a message names, for as long as the door is there.
+async fn listen(mut reader: pipe::Receiver, waiters: Arc<Mutex<Waiters>>) {
+    struct Deaf(Arc<Mutex<Waiters>>);
+    impl Drop for Deaf {
+        fn drop(&mut self) {
+            let mut waiters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            waiters.deaf = true;
+            waiters.by_token.values().for_each(|bell| bell.notify_one());
+        }
+    }
+    let deaf = Deaf(waiters);
+    let mut messages = [0; 64 * MESSAGE];
+    let mut partial = 0;
+    while let Ok(read) = reader.read(&mut messages[partial..]).await {
+        if read == 0 {
+            return;
+        }
+        let filled = partial + read;
+        let (whole, rest) = messages[..filled].as_chunks::<MESSAGE>();
+        let waiters = deaf.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for token in whole {
+            if let Some(bell) = waiters.by_token.get(&u64::from_le_bytes(*token)) {
+                bell.notify_one();
+            }
+        }
+        partial = rest.len();
+        messages.copy_within(filled - partial..filled, 0);
+    }
+}
+
+/// Opens a pipe for writing, without waiting for a reader.
+fn knock(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .write(true)
+        .custom_flags(OFlag::O_NONBLOCK.bits())
+        .open(path)
+}
+
+/// No reader, or no pipe.
+fn means_gone(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(Errno::ENXIO as i32) || error.kind() == io::ErrorKind::NotFound
+}
