@@ -68,25 +68,22 @@ async fn tell(locks: &Locks, request: &Request, quiet: bool) {
 }
 
 fn describe(request: &Request, found: Option<&LockInfo>, waited: Duration) -> String {
-    let mut text = format!("waiting for {} for {}", request.name, age(waited));
+    let mut text = format!("waiting {} for {}", age(waited), request.name);
     let Some(lock) = found else {
         return text;
     };
+    let me = Claimant::this_process();
+    let is_me = |who: &Claimant| who.pid == me.pid && who.host == me.host;
+    let mut waiters = lock.waiters.iter();
+    if let Some(place) = waiters.position(|waiter| is_me(&waiter.claimant)) {
+        text += &format!(", {} of {} in line", place + 1, lock.waiters.len());
+    }
     if let Some(holder) = lock.holders.first() {
         let since = age(holder.held_for);
         text += &format!(": held by {} for {since}", who(&holder.claimant));
-        if lock.holders.len() > 1 {
-            text += &format!(" and {} more", lock.holders.len() - 1);
-        }
     }
-    let me = Claimant::this_process();
-    let is_me = |pid, host: &str| pid == me.pid && host == me.host;
-    let place = lock
-        .waiters
-        .iter()
-        .position(|waiter| is_me(waiter.claimant.pid, &waiter.claimant.host));
-    if let Some(place) = place {
-        text += &format!("; {} of {} in line", place + 1, lock.waiters.len());
+    if lock.holders.len() > 1 {
+        text += &format!(" and {} more", lock.holders.len() - 1);
     }
     text
 }

@@ -95,8 +95,6 @@ fn a_database_that_goes_away_ends_the_command_while_the_lease_still_holds() {
     let place = Place::new();
     let (holder, cmd) = place.start_in(&["a", "--ttl", "2s"], STUBBORN, "in");
     let busy = rusqlite::Connection::open(place.path("locks.db")).unwrap();
-    busy.pragma_update(None, "locking_mode", "exclusive")
-        .unwrap();
     busy.busy_timeout(Duration::from_secs(5)).unwrap();
     busy.execute_batch("BEGIN IMMEDIATE").unwrap();
     let done = holder.wait();

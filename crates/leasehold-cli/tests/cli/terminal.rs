@@ -62,11 +62,13 @@ impl Session {
 fn who_holds_it_is_shown_while_waiting_and_ctrl_c_leaves_the_queue() {
     let place = Place::new();
     let (holder, _) = place.start_in(&["a", "--owner", "the-holder"], "exec sleep 60", "in");
-    let mut session = Session::start(&place, "stty cols 200; \"$L\" run a --wait forever -- true");
-    session.shows("waiting for \"a\" for");
-    session.shows(&format!("held by the-holder on"));
+    let mut session = Session::start(
+        &place,
+        "stty cols 200 rows 24; \"$L\" run a --wait forever -- true",
+    );
+    session.shows(" for \"a\", 1 of 1 in line: ");
+    session.shows("held by the-holder on");
     session.shows(&format!("(pid {}) for", holder.pid()));
-    session.shows("1 of 1 in line");
     session.press("\x03");
     assert_eq!(session.running.wait().code, 130);
     assert_eq!(place.waiters("a"), 0);
