@@ -241,6 +241,7 @@ impl Table<'_> {
     }
 
     fn next_token(&self) -> Result<FencingToken> {
+        // Two statements: RETURNING would cost more than both.
         let last: u64 = self
             .connection
             .prepare_cached("SELECT expires FROM claims WHERE name = '' AND token = 0")?

@@ -1,8 +1,9 @@
-//! How writers take turns: at a lock on a file of its own, where the kernel wakes the next one.
+//! How writers take turns.
 //!
-//! SQLite's own way of waiting is to sleep and look again. Here a transaction is either carried out at once on the
-//! caller's thread, or handed to one thread that waits for its turn and then carries out all that
-//! has been handed to it as one transaction.
+//! A transaction is carried out at once on the caller's thread, or handed to one thread that waits for its
+//! turn and then carries out all that has been handed to it as one transaction. SQLite's own way of
+//! waiting is to sleep and look again; the threads of all processes wait at a lock on a file of its own
+//! instead, where the kernel wakes the next one, so that at most one looks again at any time.
 //!
 //! Doing it on the caller's thread is no sin against async: a commit in WAL mode without fsync takes some
 //! 10 µs, less than a switch of threads. Whatever may block (another writer, an fsync) is the thread's.
@@ -27,6 +28,10 @@ use crate::error::{Error, ErrorKind, Result};
 /// The thread carries out at most so many jobs as one transaction.
 const LARGEST_BATCH: usize = 256;
 
+/// How often a busy file is tried before the job is handed to the thread: another writer is done within
+/// microseconds, sooner than a thread wakes.
+const GLANCES: usize = 4;
+
 /// After so many transactions the thread sweeps the table and writes the log back.
 const HOUSEKEEPING_EVERY: u64 = 1_000;
 
@@ -34,8 +39,6 @@ const HOUSEKEEPING_EVERY: u64 = 1_000;
 #[derive(Debug)]
 pub(super) struct Store {
     shared: Arc<Shared>,
-    /// The caller's own turnstile file: a lock belongs to the open file, so the thread has another.
-    turn: Mutex<File>,
     thread: OnceLock<mpsc::Sender<Box<dyn Job>>>,
 }
 
@@ -54,7 +57,6 @@ struct Shared {
 impl Store {
     pub(super) fn open(path: PathBuf, busy_timeout: Duration) -> Result<Self> {
         let permissions = file::create(&path)?;
-        let turn = turnstile(&path, permissions)?;
         let connection = file::open(&path, busy_timeout)?;
         Ok(Self {
             shared: Arc::new(Shared {
@@ -66,7 +68,6 @@ impl Store {
                 waiting: AtomicUsize::new(0),
                 transactions: AtomicU64::new(0),
             }),
-            turn: Mutex::new(turn),
             thread: OnceLock::new(),
         })
     }
@@ -88,23 +89,23 @@ impl Store {
         &self,
         work: impl FnOnce(&mut Table<'_>) -> failure::Result<T> + Send + 'static,
     ) -> Result<T> {
-        let (reply, answer) = oneshot::channel();
-        let job = Assignment {
+        let mut assignment = Assignment {
             work: Some(work),
             done: None,
-            reply: Some(reply),
         };
-        let mut answer = answer;
-        if let Some(job) = self.at_once(job) {
-            self.hand_over(Box::new(job))?;
-            let in_time = tokio::time::timeout(self.shared.busy_timeout, &mut answer);
-            return match in_time.await {
-                Ok(Ok(done)) => done,
-                Ok(Err(_)) => Err(thread_gone()),
-                Err(_) => Err(blocked(self.shared.busy_timeout)),
-            };
+        if self.at_once(&mut assignment) {
+            return assignment.done.unwrap_or_else(|| Err(thread_gone()));
         }
-        answer.await.unwrap_or_else(|_| Err(thread_gone()))
+        let (reply, answer) = oneshot::channel();
+        self.hand_over(Box::new(HandedOver {
+            assignment,
+            reply: Some(reply),
+        }))?;
+        match tokio::time::timeout(self.shared.busy_timeout, answer).await {
+            Ok(Ok(done)) => done,
+            Ok(Err(_)) => Err(thread_gone()),
+            Err(_) => Err(blocked(self.shared.busy_timeout)),
+        }
     }
 
     /// Looks without changing anything. A reader is never in a writer's way, nor a writer in its.
@@ -118,34 +119,27 @@ impl Store {
         looked.map_err(Error::from)
     }
 
-    /// Does the job on this thread, if it is nobody else's turn; else gives it back.
-    fn at_once<J: Job>(&self, mut job: J) -> Option<J> {
+    /// Does the job on this thread, unless that would mean to wait. Returns whether it was done.
+    fn at_once<J: Job>(&self, job: &mut J) -> bool {
         if self.shared.waiting.load(Ordering::Acquire) > 0 {
-            return Some(job);
+            return false;
         }
         let connection = match self.shared.connection.try_lock() {
             Ok(connection) => connection,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return Some(job),
+            Err(TryLockError::WouldBlock) => return false,
         };
-        let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        if turn.try_lock().is_err() {
-            return Some(job);
-        }
-        let outcome = self
-            .shared
-            .transact(&connection, std::slice::from_mut(&mut job));
-        drop(connection);
-        let _ = turn.unlock();
-        drop(turn);
-        match outcome {
-            Err(Busy) => Some(job),
-            Ok(after) => {
-                after.finish(std::slice::from_mut(&mut job));
+        let job = std::slice::from_mut(job);
+        for _ in 0..GLANCES {
+            if let Ok(after) = self.shared.transact(&connection, job) {
+                drop(connection);
+                after.finish(job);
                 self.keep_house();
-                None
+                return true;
             }
+            spin();
         }
+        false
     }
 
     fn hand_over(&self, job: Box<dyn Job>) -> Result<()> {
@@ -204,7 +198,7 @@ impl Shared {
             }
             self.waiting.fetch_sub(handed_over, Ordering::AcqRel);
             if batch.iter().any(|job| job.is_housekeeping()) {
-                self.keep_house(turn);
+                self.keep_house();
             }
         }
     }
@@ -215,9 +209,11 @@ impl Shared {
             let outcome = self.transact(&self.connection(), batch);
             match outcome {
                 Ok(after) => return after.finish(batch),
-                // Some other program has the file: SQLite offers nothing better than to look again.
+                // A transaction of ours takes some microseconds; what takes longer is another program's,
+                // and for that SQLite offers nothing better than to look again.
+                Err(Busy) if start.elapsed() < Duration::from_millis(1) => std::thread::yield_now(),
                 Err(Busy) if start.elapsed() < self.busy_timeout => {
-                    std::thread::sleep(Duration::from_millis(2));
+                    std::thread::sleep(Duration::from_millis(1));
                 }
                 Err(Busy) => {
                     let failed = After {
@@ -263,17 +259,25 @@ impl Shared {
         }
     }
 
-    fn keep_house(&self, turn: &File) {
+    fn keep_house(&self) {
         self.doors.sweep();
-        let Ok(connection) = file::open_again(&self.path) else {
+        let Ok(second) = file::open_again(&self.path) else {
             return;
         };
-        // Most of it while others write; then the little that has come since, so that the log starts anew.
-        file::write_back(&connection);
-        if turn.lock().is_ok() {
-            file::write_back(&connection);
-            let _ = turn.unlock();
+        // Most of it while others write; then, while nobody can, the little that has come since, so that
+        // the log starts anew.
+        file::write_back(&second);
+        let connection = self.connection();
+        if run(&connection, "BEGIN IMMEDIATE").is_ok() {
+            file::write_back(&second);
+            let _ = run(&connection, "ROLLBACK");
         }
+    }
+}
+
+fn spin() {
+    for _ in 0..200 {
+        std::hint::spin_loop();
     }
 }
 
@@ -403,7 +407,6 @@ impl<J: Job + ?Sized> Job for Box<J> {
 struct Assignment<W, T> {
     work: Option<W>,
     done: Option<Result<T>>,
-    reply: Option<oneshot::Sender<Result<T>>>,
 }
 
 impl<W, T> Job for Assignment<W, T>
@@ -412,9 +415,6 @@ where
     T: Send,
 {
     fn work(&mut self, table: &mut Table<'_>) -> bool {
-        if self.reply.as_ref().is_none_or(oneshot::Sender::is_closed) {
-            return true;
-        }
         let Some(work) = self.work.take() else {
             return true;
         };
@@ -429,13 +429,35 @@ where
     }
 
     fn finish(&mut self, failure: Option<&Failure>) {
-        let done = match (self.done.take(), failure) {
-            (Some(Err(error)), _) => Err(error),
-            (_, Some(failure)) => Err(failure.error()),
-            (Some(done), None) => done,
-            (None, None) => return,
-        };
-        if let Some(reply) = self.reply.take() {
+        if let Some(failure) = failure
+            && !matches!(self.done, Some(Err(_)))
+        {
+            self.done = Some(Err(failure.error()));
+        }
+    }
+}
+
+/// An assignment that someone on another thread waits for.
+struct HandedOver<W, T> {
+    assignment: Assignment<W, T>,
+    reply: Option<oneshot::Sender<Result<T>>>,
+}
+
+impl<W, T> Job for HandedOver<W, T>
+where
+    Assignment<W, T>: Job,
+    W: Send,
+    T: Send,
+{
+    /// What nobody waits for any more is not done: its release may already have been.
+    fn work(&mut self, table: &mut Table<'_>) -> bool {
+        let wanted = self.reply.as_ref().is_some_and(|reply| !reply.is_closed());
+        !wanted || self.assignment.work(table)
+    }
+
+    fn finish(&mut self, failure: Option<&Failure>) {
+        self.assignment.finish(failure);
+        if let (Some(reply), Some(done)) = (self.reply.take(), self.assignment.done.take()) {
             let _ = reply.send(done);
         }
     }
