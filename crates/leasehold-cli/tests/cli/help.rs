@@ -30,8 +30,8 @@ fn every_command_has_help_with_an_example() {
         assert!(top.stdout.contains(&format!("\n  {command} ")), "{command}");
         let help = place.run(&[command, "--help"]);
         assert_eq!(help.code, 0);
-        let example = format!("Examples:\n  ");
-        assert!(help.stdout.contains(&example), "{command}: {}", help.stdout);
+        let example = "Examples:\n  ";
+        assert!(help.stdout.contains(example), "{command}: {}", help.stdout);
         assert!(
             help.stdout.contains(&format!("leasehold {command}")),
             "{command}"

@@ -69,12 +69,19 @@ impl Worker {
         })
     }
 
+    /// A raw lock does not count.
+    fn commands_sent(&self, lane: Lane) -> Option<u64> {
+        let counts = lane == Lane::Ours;
+        counts
+            .then(|| self.locks.engine().commands_sent())
+            .flatten()
+    }
+
     pub(super) async fn take_part(&mut self, round: Round) -> Outcome<Done> {
         let clock = Clock::machine();
         let end = moment(round.end);
         std::thread::sleep(moment(round.start).since(clock.now()));
-        let sent = || self.locks.engine().commands_sent();
-        let commands_before = sent();
+        let commands_before = self.commands_sent(round.lane);
         let mut holds = Vec::new();
         while clock.now() < end {
             let began;
@@ -102,9 +109,8 @@ impl Worker {
                 std::thread::sleep(LOOK_EVERY);
             }
         }
-        let sent = || self.locks.engine().commands_sent();
         let commands = commands_before
-            .zip(sent())
+            .zip(self.commands_sent(round.lane))
             .map(|(before, after)| after - before);
         Ok(Done { holds, commands })
     }
