@@ -112,6 +112,8 @@ impl Lock {
                 break;
             };
             let expires = now + claim.ttl.get();
+            // Most locks have one holder and no queue: no room is kept for more.
+            self.holders.reserve_exact(1);
             self.holders.push(Holder {
                 claim,
                 token,
@@ -119,6 +121,9 @@ impl Lock {
                 expires,
             });
             bell.notify_one();
+        }
+        if self.queue.is_empty() {
+            self.queue.shrink_to_fit();
         }
         Ok(())
     }

@@ -156,15 +156,19 @@ impl Engine for Sqlite {
             let asked = claim.clone();
             let tried = self.store.write(move |table| {
                 let walk = table.walk(&asked.name, TakeOut::Nobody, Some(&asked.id))?;
-                if let Some(own) = walk.own {
-                    return Ok(match own.held {
-                        true => Tried::Granted(own),
-                        false => Tried::Held(walk, Some(own.token)),
-                    });
-                }
-                if walk.blocked
-                    && let Some(own) = table.find(&asked.name, &asked.id)?
-                {
+                let own = match walk.own {
+                    Some(own) if own.held => return Ok(Tried::Granted(own)),
+                    None if walk.blocked => table.find(&asked.name, &asked.id)?,
+                    own => own,
+                };
+                if let Some(own) = own {
+                    let Some(door) = door else {
+                        return Ok(Tried::NeedsDoor);
+                    };
+                    if door.waiter(&asked.id).is_none() {
+                        table.move_to(&asked.name, own.token, door.name())?;
+                        door.expect(asked.id, own.token);
+                    }
                     return Ok(Tried::Held(walk, Some(own.token)));
                 }
                 table.check_permits(&asked)?;

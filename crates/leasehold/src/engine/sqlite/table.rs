@@ -260,6 +260,14 @@ impl Table<'_> {
         Ok(())
     }
 
+    /// A waiter is to be woken elsewhere: the runtime it listened on has gone.
+    pub(super) fn move_to(&self, name: &LockName, token: FencingToken, door: &str) -> Result<()> {
+        self.connection
+            .prepare_cached("UPDATE claims SET door = ?3 WHERE name = ?1 AND token = ?2")?
+            .execute(params![name.as_str(), token.get(), door])?;
+        Ok(())
+    }
+
     /// Grants a held claim its TTL anew; `None` if it is not held.
     pub(super) fn renew(&mut self, renew: &Renew<'_>) -> Result<Option<Place>> {
         let Renew { claim, token } = renew;
