@@ -24,9 +24,15 @@ impl Terminal {
         unistd::tcgetpgrp(io::stdin()) == Ok(unistd::getpgrp())
     }
 
-    /// The group has taken it by itself.
-    pub(crate) fn was_taken(&mut self) {
+    /// The group was to take it by itself; notes whether it did.
+    pub(crate) fn was_taken_by(&mut self, group: Pid) {
+        self.given = unistd::tcgetpgrp(io::stdin()) == Ok(group);
+    }
+
+    /// A group that is gone may have taken it.
+    pub(crate) fn take_back_from_the_dead(&mut self) {
         self.given = true;
+        self.take_back();
     }
 
     /// Gives it to a group, if it is ours to give.

@@ -76,15 +76,14 @@ async fn hold_and_run(
         Ok(child) => child,
         Err(failure) => {
             if let Some(terminal) = terminal.as_mut().filter(|_| foreground) {
-                terminal.was_taken();
-                terminal.take_back();
+                terminal.take_back_from_the_dead();
             }
             give_back(lease).await;
             return Err(failure);
         }
     };
     if let Some(terminal) = terminal.as_mut().filter(|_| foreground) {
-        terminal.was_taken();
+        terminal.was_taken_by(child.group());
     }
     let mut supervisor = Supervisor {
         child,
