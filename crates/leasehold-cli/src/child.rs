@@ -166,13 +166,15 @@ mod birth {
             failure: 0,
         };
         let birth: *mut Birth = &raw mut birth;
-        let mut stack = vec![0_u128; STACK / size_of::<u128>()];
+        // Reserved, not filled: pages that are not touched cost nothing.
+        let mut stack = Vec::<u128>::with_capacity(STACK / size_of::<u128>());
+        let stack = stack.spare_capacity_mut().as_mut_ptr_range();
         // SAFETY: this thread stands still until the child has become CMD or has ended, so that the stack,
         // `birth` and all that it points to outlive the child's use of them, and nobody else touches them.
         let child = unsafe {
             libc::clone(
                 child,
-                stack.as_mut_ptr_range().end.cast(),
+                stack.end.cast(),
                 libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD,
                 birth.cast(),
             )

@@ -419,3 +419,25 @@ impl Tries {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Locks;
+
+    #[tokio::test]
+    async fn settling_waits_for_what_was_dropped() {
+        let locks = Locks::connect("memory:").await.unwrap();
+        let held = locks.lock("a").acquire().await.unwrap();
+        let mut waiting = Box::pin(locks.lock("a").wait_forever().acquire());
+        assert!((&mut waiting).now_or_never().is_none());
+        assert_eq!(locks.show("a").await.unwrap().waiters.len(), 1);
+        drop(waiting);
+        locks.settle().await;
+        assert_eq!(locks.show("a").await.unwrap().waiters.len(), 0);
+        drop(held);
+        locks.settle().await;
+        assert_eq!(locks.show("a").await.unwrap().holders.len(), 0);
+        locks.settle().await;
+    }
+}
