@@ -19,33 +19,50 @@ fn a_broken_lock_ends_the_command_even_if_it_ignores_term() {
     assert!(!is_alive(cmd));
 }
 
-/// The waiter looks for the one before it: it must be gone, grandchildren and nested groups too.
+/// The waiter looks for those before it: they must be gone, grandchildren and nested groups too.
 #[test]
 fn max_hold_ends_the_whole_tree_before_another_gets_in() {
     let place = Place::new();
-    let tree = "leasehold() { \"$BIN\" \"$@\"; }; sh -c 'trap \"\" TERM; echo $$ > kid; while :; do sleep 0.05; done' & \
-        \"$BIN\" run other -- sh -c 'trap \"\" TERM; echo $$ > nested; while :; do sleep 0.05; done' & trap '' TERM; echo $$ > in; \
-        while :; do sleep 0.05; done";
-    let mut command =
-        place.leasehold(&["run", "a", "--max-hold", "1500ms", "--", "sh", "-c", tree]);
+    let script = |name: &str, text: String| std::fs::write(place.path(name), text).unwrap();
+    let stubborn = |mark| format!("trap '' TERM; echo $$ > {mark}; while :; do sleep 0.05; done");
+    script("kid.sh", stubborn("kid"));
+    script("deep.sh", stubborn("deep"));
+    script("nested.sh", format!("sh deep.sh & {}", stubborn("nested")));
+    // Whatever is left of it must not keep the test waiting for the end of its output.
+    let tree = "exec >/dev/null 2>&1; sh kid.sh & \"$BIN\" run other -- sh nested.sh &";
+    script("tree.sh", format!("{tree} {}", stubborn("tree")));
+    script(
+        "look.sh",
+        "for f in tree kid nested deep; do s=/proc/$(cat $f)/status; \
+         if [ -e $s ] && ! grep -q '^State:.Z' $s; then echo $f; fi; done"
+            .to_owned(),
+    );
+    let mut command = place.leasehold(&["run", "a", "--max-hold", "2s", "--", "sh", "tree.sh"]);
     command.env("BIN", env!("CARGO_BIN_EXE_leasehold"));
     let holder = place.start_command(command);
-    for mark in ["in", "kid", "nested"] {
+    let marks = ["tree", "kid", "nested", "deep"];
+    for mark in marks {
         until(mark, || {
             std::fs::read_to_string(place.path(mark)).is_ok_and(|text| text.ends_with('\n'))
         });
     }
-    let pids = ["in", "kid", "nested"].map(|mark| place.pid_in(mark));
-    assert!(pids.iter().all(|pid| is_alive(*pid)));
-    let waiter = place.start(&[
-        "run", "a", "--wait", "forever", "--", "sh", "-c",
-        "for f in in kid nested; do p=$(cat $f); if [ -d /proc/$p ] && ! grep -q '^State:.Z' /proc/$p/status; then echo $f; fi; done",
-    ]);
+    assert!(marks.iter().all(|mark| is_alive(place.pid_in(mark))));
+    let waiter = place.start(&["run", "a", "--wait", "forever", "--", "sh", "look.sh"]);
     let done = holder.wait();
     assert_eq!(done.code, 76);
     assert!(done.stderr.contains("max_hold"), "{}", done.stderr);
     let waiter = waiter.wait();
     assert_eq!((waiter.code, waiter.stdout.as_str()), (0, ""));
+}
+
+#[test]
+fn a_stopped_command_is_continued_so_that_it_can_end() {
+    let place = Place::new();
+    let script = "trap 'echo > tidied; exit 0' TERM; while :; do sleep 0.02; done";
+    let (holder, cmd) = place.start_in(&["a", "--max-hold", "3s"], script, "in");
+    killpg(cmd, Signal::SIGSTOP).unwrap();
+    assert_eq!(holder.wait().code, 76);
+    assert!(place.has("tidied"));
 }
 
 #[test]
@@ -104,12 +121,19 @@ fn a_database_that_goes_away_ends_the_command_while_the_lease_still_holds() {
 }
 
 #[test]
-fn a_lease_lost_while_the_command_was_ending_is_told() {
+fn a_command_that_ended_after_its_lease_did_not_end_well() {
     let place = Place::new();
-    let script = "\"$BIN\" break a >/dev/null; sleep 0.2; exit 0";
-    let mut command = place.leasehold(&["run", "a", "--ttl", "300ms", "--", "sh", "-c", script]);
-    command.env("BIN", env!("CARGO_BIN_EXE_leasehold"));
-    assert_eq!(place.start_command(command).wait().code, 76);
+    let script = "while [ ! -e go ]; do sleep 0.02; done";
+    let (holder, cmd) = place.start_in(&["a", "--ttl", "300ms"], script, "in");
+    holder.signal(Signal::SIGSTOP);
+    std::thread::sleep(Duration::from_millis(350));
+    std::fs::write(place.path("go"), "").unwrap();
+    until("the command has ended", || !is_alive(cmd));
+    holder.signal(Signal::SIGCONT);
+    let done = holder.wait();
+    assert_eq!(done.code, 76);
+    let told = "lost before the command ended";
+    assert!(done.stderr.contains(told), "{}", done.stderr);
 }
 
 #[test]
