@@ -24,6 +24,8 @@ pub(crate) struct Hold {
     pub(crate) claim: Claim,
     pub(crate) token: FencingToken,
     pub(crate) acquired: Moment,
+    /// From when the TTL counts: earlier than `acquired` if a hand-over was heard of late.
+    pub(crate) granted: Moment,
     terms: Terms,
     /// Held for nanoseconds and never across an await, so a std Mutex.
     status: Mutex<Status>,
@@ -40,10 +42,12 @@ struct Status {
 
 impl Hold {
     pub(crate) fn new(claim: Claim, grant: Grant, terms: Terms, acquired: Moment) -> Self {
+        let granted = grant.valid_until - claim.ttl.validity();
         let hold = Self {
             claim,
             token: grant.token,
             acquired,
+            granted: granted.min(acquired),
             terms,
             status: Mutex::new(Status {
                 valid_until: grant.valid_until,

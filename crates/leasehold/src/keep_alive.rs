@@ -200,7 +200,7 @@ impl Renewer {
     fn start(&mut self, errand: Errand) {
         match errand {
             Errand::Keep(hold) => {
-                let renew_at = hold.acquired + hold.claim.ttl.get() / 3;
+                let renew_at = hold.granted + hold.claim.ttl.get() / 3;
                 let plan = Plan {
                     renew_at,
                     look_at: renew_at,

@@ -173,7 +173,19 @@ impl LeaseView {
     /// Returns why, once the lock can no longer be relied on: before the engine can grant it to
     /// someone else.
     pub async fn lost(&self) -> LossReason {
-        self.hold.ended().await
+        loop {
+            // The renewer says so first, unless the runtime that it lived on has gone.
+            let ends = self.core.clock.sleep_until(self.hold.valid_until());
+            tokio::select! {
+                biased;
+                reason = self.hold.ended() => return reason,
+                () = ends => {}
+            }
+            if let LeaseState::Lost(reason) = self.state() {
+                // Which of several reasons came first is told at the next turn.
+                let _ = self.lose(reason);
+            }
+        }
     }
 
     /// Renews now, without waiting for the keep-alive; returns for how long it can be relied on.

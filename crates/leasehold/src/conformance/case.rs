@@ -1,0 +1,90 @@
+//! A case as data: what it needs, who must be caught by it, and what it does.
+
+use std::fmt;
+
+use futures_util::future::LocalBoxFuture;
+
+use super::ground::Ground;
+use super::saboteur::Saboteur;
+use crate::engine::{Capabilities, Fairness, Survives};
+
+/// Cases that belong together.
+#[derive(Debug)]
+pub struct Theme {
+    /// Its name.
+    pub name: &'static str,
+    /// Its cases.
+    pub cases: &'static [Case],
+}
+
+/// One thing that every engine must do.
+pub struct Case {
+    /// What it shows.
+    pub name: &'static str,
+    /// What an engine must have for the case to apply.
+    pub needs: &'static [Need],
+    /// Engines broken on purpose that fail this case.
+    pub caught_by: &'static [Saboteur],
+    /// Does it; panics if the engine is wrong.
+    pub run: fn(Ground) -> LocalBoxFuture<'static, ()>,
+}
+
+impl fmt::Debug for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// What a case needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Need {
+    /// The engine has shared mode.
+    Shared,
+    /// The engine has no shared mode.
+    NoShared,
+    /// The engine has permits.
+    Permits,
+    /// The engine has no permits.
+    NoPermits,
+    /// Whoever has waited longest is next.
+    Fifo,
+    /// Other processes reach the same store.
+    Processes,
+    /// Held locks survive a restart of the store.
+    SurvivesRestart,
+    /// The case disturbs the store, and so gets one of its own.
+    OwnStore,
+}
+
+impl Case {
+    /// Whether the case applies to an engine with these capabilities, whose store other processes
+    /// can reach or not.
+    pub fn applies(&self, able: &Capabilities, processes: bool) -> bool {
+        self.needs.iter().all(|need| match need {
+            Need::Shared => able.shared,
+            Need::NoShared => !able.shared,
+            Need::Permits => able.permits,
+            Need::NoPermits => !able.permits,
+            Need::Fifo => able.fairness == Fairness::Fifo,
+            Need::Processes => processes,
+            Need::SurvivesRestart => able.survives.contains(&Survives::EngineRestart),
+            Need::OwnStore => true,
+        })
+    }
+}
+
+/// A theme made of the functions of a module.
+macro_rules! theme {
+    ($theme:ident: $($case:ident [$($need:ident),*] caught by [$($saboteur:ident),*];)*) => {
+        pub(super) const THEME: $crate::conformance::Theme = $crate::conformance::Theme {
+            name: stringify!($theme),
+            cases: &[$($crate::conformance::Case {
+                name: stringify!($case),
+                needs: &[$($crate::conformance::Need::$need),*],
+                caught_by: &[$($crate::conformance::saboteur::Saboteur::$saboteur),*],
+                run: |ground| Box::pin($case(ground)),
+            }),*],
+        };
+    };
+}
+pub(super) use theme;

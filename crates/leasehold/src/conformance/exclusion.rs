@@ -1,0 +1,87 @@
+//! A lock is held by one at a time.
+
+use std::collections::HashSet;
+
+use super::Ground;
+use super::case::theme;
+use super::child::Task;
+use super::ground::{LONG, claim, grant, is_refused};
+use crate::engine::Released;
+
+theme! { exclusion:
+    second_claim_is_refused [] caught by [GrantsAlways];
+    only_one_of_many_enters [] caught by [GrantsAlways];
+    different_names_do_not_meet [] caught by [NamesCutAtSlash];
+    a_repeated_attempt_gets_the_same_grant [] caught by [GrantsAnew];
+    a_refused_attempt_that_does_not_queue_leaves_nothing [] caught by [QueuesEverybody];
+    between_processes [Processes] caught by [GrantsAlways, ReleaseDoesNothing];
+}
+
+async fn second_claim_is_refused(ground: Ground) {
+    let (first, second) = (ground.engine().await, ground.engine().await);
+    let name = ground.name("x");
+    grant(&*first, &claim(&name, LONG)).await;
+    assert!(is_refused(&*second, &claim(&name, LONG)).await);
+    assert!(is_refused(&*first, &claim(&name, LONG)).await);
+}
+
+async fn only_one_of_many_enters(ground: Ground) {
+    let name = ground.name("x");
+    let mut tries = tokio::task::JoinSet::new();
+    for _ in 0..4 {
+        let locks = ground.locks().await;
+        for _ in 0..8 {
+            let request = locks.lock(&name).ttl(LONG);
+            tries.spawn(async move { request.try_acquire().await.unwrap() });
+        }
+    }
+    let leases = tries.join_all().await;
+    assert_eq!(leases.iter().flatten().count(), 1);
+}
+
+async fn different_names_do_not_meet(ground: Ground) {
+    let engine = ground.engine().await;
+    let names: HashSet<_> = (0..5).map(|n| ground.name(&format!("x{n}"))).collect();
+    for name in &names {
+        grant(&*engine, &claim(name, LONG)).await;
+    }
+}
+
+async fn a_repeated_attempt_gets_the_same_grant(ground: Ground) {
+    let engine = ground.engine().await;
+    let claim = claim(&ground.name("x"), LONG);
+    let first = grant(&*engine, &claim).await;
+    let again = grant(&*engine, &claim).await;
+    assert_eq!(first.token, again.token);
+    assert_eq!(engine.release(&claim).await.unwrap(), Released::Yes);
+    assert_eq!(engine.release(&claim).await.unwrap(), Released::WasNotHeld);
+}
+
+async fn a_refused_attempt_that_does_not_queue_leaves_nothing(ground: Ground) {
+    let locks = ground.locks().await;
+    let engine = ground.engine().await;
+    let name = ground.name("x");
+    let lease = locks.lock(&name).ttl(LONG).acquire().await.unwrap();
+    for _ in 0..3 {
+        assert!(is_refused(&*engine, &claim(&name, LONG)).await);
+    }
+    assert_eq!(locks.show(&name).await.unwrap().waiters, []);
+    lease.release().await.unwrap();
+    grant(&*engine, &claim(&name, LONG)).await;
+}
+
+async fn between_processes(ground: Ground) {
+    let engine = ground.engine().await;
+    let name = ground.name("x");
+    let mut child = ground
+        .child(Task::Hold {
+            name: name.clone(),
+            ttl: LONG,
+        })
+        .await;
+    let (theirs, _) = child.held().await;
+    assert!(is_refused(&*engine, &claim(&name, LONG)).await);
+    child.release().await;
+    let ours = grant(&*engine, &claim(&name, LONG)).await;
+    assert!(ours.token.get() > theirs);
+}

@@ -1,0 +1,107 @@
+//! An engine whose replies get lost, over one that works.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+
+use crate::claim::Claim;
+use crate::clock::Clock;
+use crate::engine::{
+    Attempt, Capabilities, Contention, Engine, LockInfo, Query, Released, Renew, Renewal, Wake,
+};
+use crate::error::{Error, ErrorKind, Result};
+use crate::name::LockName;
+
+/// What goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// Nothing.
+    None,
+    /// Renewals are never answered, nor carried out.
+    RenewalsHang,
+    /// Renewals fail at once and are not carried out.
+    RenewalsFail,
+    /// Attempts are carried out, but the answer is an error.
+    RepliesOfAttemptsAreLost,
+}
+
+/// An engine between which and its client things go wrong.
+#[derive(Debug)]
+pub struct Faulty {
+    inner: Arc<dyn Engine>,
+    fault: Mutex<Fault>,
+}
+
+impl Faulty {
+    /// An engine that works, for now.
+    pub fn new(inner: Arc<dyn Engine>) -> Arc<Self> {
+        Arc::new(Self {
+            inner,
+            fault: Mutex::new(Fault::None),
+        })
+    }
+
+    /// From now on this goes wrong.
+    pub fn set(&self, fault: Fault) {
+        *self.fault.lock().unwrap_or_else(PoisonError::into_inner) = fault;
+    }
+
+    fn fault(&self) -> Fault {
+        *self.fault.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn cut_off() -> Error {
+    Error::new(ErrorKind::Unreachable, "the connection was cut").of_unknown_effect()
+}
+
+#[async_trait]
+impl Engine for Faulty {
+    fn scheme(&self) -> &'static str {
+        self.inner.scheme()
+    }
+
+    fn location(&self) -> String {
+        self.inner.location()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn clock(&self) -> Clock {
+        self.inner.clock()
+    }
+
+    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt> {
+        let attempt = self.inner.try_acquire(claim).await;
+        match self.fault() {
+            Fault::RepliesOfAttemptsAreLost => Err(cut_off()),
+            _ => attempt,
+        }
+    }
+
+    async fn wait(&self, claim: &Claim, seen: &Contention) -> Result<Wake> {
+        self.inner.wait(claim, seen).await
+    }
+
+    async fn renew(&self, held: &[Renew<'_>]) -> Vec<Result<Renewal>> {
+        match self.fault() {
+            Fault::RenewalsHang => std::future::pending().await,
+            Fault::RenewalsFail => held.iter().map(|_| Err(cut_off())).collect(),
+            _ => self.inner.renew(held).await,
+        }
+    }
+
+    async fn release(&self, claim: &Claim) -> Result<Released> {
+        self.inner.release(claim).await
+    }
+
+    async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>> {
+        self.inner.inspect(query).await
+    }
+
+    async fn break_lock(&self, name: &LockName) -> Result<Released> {
+        self.inner.break_lock(name).await
+    }
+}

@@ -1,0 +1,143 @@
+//! What a case is given: clients, names of its own, other processes, and patience.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::child::{Child, Task};
+use super::fixture::Fixture;
+use crate::claim::{Claim, ClaimId, Claimant, Mode, Ttl};
+use crate::clock::{Clock, Moment};
+use crate::engine::{Attempt, Engine, Fairness, Grant};
+use crate::locks::Locks;
+use crate::name::LockName;
+
+/// A TTL that no case outlives: whatever happens sooner was not brought about by expiry.
+pub(super) const LONG: Duration = Duration::from_secs(120);
+
+/// Where a case takes place.
+#[derive(Clone)]
+pub struct Ground {
+    fixture: Arc<dyn Fixture>,
+    /// One store serves all cases of a run at the same time.
+    prefix: Arc<str>,
+    patience: Duration,
+}
+
+impl std::fmt::Debug for Ground {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Ground({}, {})", self.fixture.scheme(), self.prefix)
+    }
+}
+
+impl Ground {
+    /// A ground whose cases wait for what must happen no longer than `patience`.
+    pub fn new(fixture: Arc<dyn Fixture>, patience: Duration) -> Self {
+        let random = ClaimId::random().expect("random bits").reveal();
+        Self {
+            fixture,
+            prefix: format!("{}/", &random[..8]).into(),
+            patience,
+        }
+    }
+
+    /// The store.
+    pub fn fixture(&self) -> &dyn Fixture {
+        &*self.fixture
+    }
+
+    /// A name that only this case uses.
+    pub fn name(&self, rest: &str) -> String {
+        format!("{}{rest}", self.prefix)
+    }
+
+    /// A new client.
+    pub async fn engine(&self) -> Arc<dyn Engine> {
+        self.fixture.connect().await
+    }
+
+    /// A handle with a client of its own.
+    pub async fn locks(&self) -> Locks {
+        Locks::new(self.engine().await)
+    }
+
+    /// Waits for what must happen soon.
+    pub async fn soon<T>(&self, what: &str, work: impl Future<Output = T>) -> T {
+        match tokio::time::timeout(self.patience, work).await {
+            Ok(done) => done,
+            Err(_) => panic!("{what}: not within {:?}", self.patience),
+        }
+    }
+
+    /// Waits for what must become true soon.
+    pub async fn until(&self, what: &str, mut check: impl AsyncFnMut() -> bool) {
+        self.soon(what, async {
+            while !check().await {
+                tokio::time::sleep(ms(10)).await;
+            }
+        })
+        .await;
+    }
+
+    /// Waits until `count` claims wait for the lock. An engine without a queue cannot tell; there
+    /// it waits a while.
+    pub async fn until_queued(&self, locks: &Locks, name: &str, count: usize) {
+        if locks.capabilities().fairness != Fairness::Fifo {
+            return tokio::time::sleep(ms(200)).await;
+        }
+        let what = format!("{count} in the queue");
+        self.until(&what, async || {
+            locks.show(name).await.unwrap().waiters.len() == count
+        })
+        .await;
+    }
+
+    /// Another process on the same store.
+    pub async fn child(&self, task: Task) -> Child {
+        let address = self.fixture.address().expect("a store with an address");
+        Child::start(&address, task, self.patience)
+    }
+}
+
+pub(super) const fn ms(count: u64) -> Duration {
+    Duration::from_millis(count)
+}
+
+pub(super) async fn pause(millis: u64) {
+    tokio::time::sleep(ms(millis)).await;
+}
+
+pub(super) fn now() -> Moment {
+    Clock::machine().now()
+}
+
+/// A claim that does not queue.
+pub(super) fn claim(name: &str, ttl: Duration) -> Claim {
+    Claim {
+        name: LockName::new(name).unwrap(),
+        id: ClaimId::random().unwrap(),
+        mode: Mode::Exclusive,
+        ttl: Ttl::new(ttl).unwrap(),
+        queues: false,
+        claimant: Arc::new(Claimant::this_process()),
+        reason: None,
+    }
+}
+
+pub(super) fn queueing(name: &str, ttl: Duration) -> Claim {
+    Claim {
+        queues: true,
+        ..claim(name, ttl)
+    }
+}
+
+pub(super) async fn grant(engine: &dyn Engine, claim: &Claim) -> Grant {
+    match engine.try_acquire(claim).await.unwrap() {
+        Attempt::Granted(grant) => grant,
+        Attempt::Held(contention) => panic!("the lock should be free: {contention:?}"),
+    }
+}
+
+pub(super) async fn is_refused(engine: &dyn Engine, claim: &Claim) -> bool {
+    let attempt = engine.try_acquire(claim).await.unwrap();
+    matches!(attempt, Attempt::Held(_))
+}
