@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{ArgMatches, Args, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 use leasehold::{ClaimId, Wait};
 
@@ -70,21 +70,57 @@ pub(crate) fn json_was_asked_for() -> bool {
         .any(|arg| arg == "--json")
 }
 
+/// The arguments of a command, put together only if it is the one that was called: `run` is called often, and
+/// the definitions of all the others would take it longer than the lock does.
+#[derive(Debug)]
+pub(crate) struct Deferred<T>(pub(crate) T);
+
+impl<T: FromArgMatches> FromArgMatches for Deferred<T> {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        T::from_arg_matches(matches).map(Self)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        self.0.update_from_arg_matches(matches)
+    }
+}
+
+impl<T: Args> Args for Deferred<T> {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        command.defer(T::augment_args)
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        command.defer(T::augment_args_for_update)
+    }
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    Run(RunArgs),
-    Acquire(AcquireArgs),
-    Renew(RenewArgs),
-    Release(ReleaseArgs),
-    Show(ShowArgs),
-    List(ListArgs),
-    Watch(WatchArgs),
-    Break(BreakArgs),
-    Bench(BenchArgs),
+    /// Run CMD while holding a lock
+    Run(Deferred<RunArgs>),
+    /// Take a lock and leave it held; print claim, token and validity
+    Acquire(Deferred<AcquireArgs>),
+    /// Renew a claim that `acquire` made
+    Renew(Deferred<RenewArgs>),
+    /// Release a claim that `acquire` made
+    Release(Deferred<ReleaseArgs>),
+    /// Show who holds a lock and who waits for it
+    Show(Deferred<ShowArgs>),
+    /// List the locks that are held or waited for
+    List(Deferred<ListArgs>),
+    /// Watch locks being taken, waited for and released
+    Watch(Deferred<WatchArgs>),
+    /// Take a lock away from whoever holds it
+    Break(Deferred<BreakArgs>),
+    /// Measure this engine, beside the fastest that its store could do
+    Bench(Deferred<BenchArgs>),
     #[command(hide = true)]
-    BenchWorker(BenchWorkerArgs),
-    Completions(CompletionsArgs),
-    Man(ManArgs),
+    BenchWorker(Deferred<BenchWorkerArgs>),
+    /// Print a completion script for a shell
+    Completions(Deferred<CompletionsArgs>),
+    /// Print the man page, or write all of them to a folder
+    Man(Deferred<ManArgs>),
 }
 
 /// Run CMD while holding a lock

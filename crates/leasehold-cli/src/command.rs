@@ -2,7 +2,7 @@
 
 use leasehold::Locks;
 
-use crate::args::{Cli, Command};
+use crate::args::{Cli, Command, Deferred};
 use crate::exit::{Outcome, unexpected};
 
 mod acquire;
@@ -39,18 +39,18 @@ pub(crate) fn execute(cli: Cli) -> Outcome {
         json: cli.json,
     };
     match cli.command {
-        Command::Run(args) => run::run(context, args),
-        Command::Acquire(args) => block_on(acquire::acquire(context, args)),
-        Command::Renew(args) => block_on(renew::renew(context, args)),
-        Command::Release(args) => block_on(release::release(context, args)),
-        Command::Show(args) => block_on(show::show(context, args)),
-        Command::List(args) => block_on(list::list(context, args)),
-        Command::Watch(args) => block_on(watch::watch(context, args)),
-        Command::Break(args) => block_on(break_lock::break_lock(context, args)),
-        Command::Bench(args) => bench::bench(context, args),
-        Command::BenchWorker(args) => bench::worker::main(context, args),
-        Command::Completions(args) => completions::completions(args),
-        Command::Man(args) => man::man(args),
+        Command::Run(Deferred(args)) => run::run(context, args),
+        Command::Acquire(Deferred(args)) => block_on(acquire::acquire(context, args)),
+        Command::Renew(Deferred(args)) => block_on(renew::renew(context, args)),
+        Command::Release(Deferred(args)) => block_on(release::release(context, args)),
+        Command::Show(Deferred(args)) => block_on(show::show(context, args)),
+        Command::List(Deferred(args)) => block_on(list::list(context, args)),
+        Command::Watch(Deferred(args)) => block_on(watch::watch(context, args)),
+        Command::Break(Deferred(args)) => block_on(break_lock::break_lock(context, args)),
+        Command::Bench(Deferred(args)) => bench::bench(context, args),
+        Command::BenchWorker(Deferred(args)) => bench::worker::main(context, args),
+        Command::Completions(Deferred(args)) => completions::completions(args),
+        Command::Man(Deferred(args)) => man::man(args),
     }
 }
 

@@ -168,7 +168,7 @@ mod tests {
     fn request(options: &[&str]) -> Request {
         let words = ["leasehold", "acquire", "a"].iter().chain(options);
         match Cli::parse_from(words).command {
-            crate::args::Command::Acquire(args) => Request::new(args.lock).unwrap(),
+            crate::args::Command::Acquire(args) => Request::new(args.0.lock).unwrap(),
             _ => unreachable!(),
         }
     }

@@ -1,7 +1,9 @@
 //! What goes to stdout and stderr. Stdout carries results and nothing else.
 
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::Serialize;
 use serde_json::json;
 
@@ -34,6 +36,23 @@ pub(crate) fn raw(bytes: &[u8]) -> Outcome<()> {
             io::ErrorKind::BrokenPipe => Failure::StdoutClosed,
             _ => unexpected("cannot write to stdout", cause),
         })
+}
+
+/// Fails if nobody reads stdout any more: for those who may have nothing to print for a long time.
+pub(crate) fn still_read() -> Outcome<()> {
+    let stdout = io::stdout();
+    let mut polled = [PollFd::new(stdout.as_fd(), PollFlags::empty())];
+    let gone = PollFlags::POLLERR | PollFlags::POLLNVAL;
+    match poll(&mut polled, PollTimeout::ZERO) {
+        Ok(_)
+            if polled[0]
+                .revents()
+                .is_some_and(|events| events.intersects(gone)) =>
+        {
+            Err(Failure::StdoutClosed)
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Says something on stderr that is neither a result nor the end.

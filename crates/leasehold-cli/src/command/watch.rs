@@ -30,6 +30,7 @@ pub(super) async fn watch(context: Context, args: WatchArgs) -> Outcome {
             }
         }
         before = now;
+        output::still_read()?;
         tokio::time::sleep(args.interval).await;
     }
 }

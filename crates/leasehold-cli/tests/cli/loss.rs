@@ -6,7 +6,7 @@ use nix::sys::signal::{Signal, kill, killpg};
 
 use super::place::{Place, is_alive, until};
 
-const STUBBORN: &str = "trap '' TERM; while :; do sleep 0.05; done";
+const STUBBORN: &str = "trap '' TERM; MARK; while :; do sleep 0.05; done";
 
 #[test]
 fn a_broken_lock_ends_the_command_even_if_it_ignores_term() {
@@ -58,7 +58,7 @@ fn max_hold_ends_the_whole_tree_before_another_gets_in() {
 #[test]
 fn a_stopped_command_is_continued_so_that_it_can_end() {
     let place = Place::new();
-    let script = "trap 'echo > tidied; exit 0' TERM; while :; do sleep 0.02; done";
+    let script = "trap 'echo > tidied; exit 0' TERM; MARK; while :; do sleep 0.02; done";
     let (holder, cmd) = place.start_in(&["a", "--max-hold", "3s"], script, "in");
     killpg(cmd, Signal::SIGSTOP).unwrap();
     assert_eq!(holder.wait().code, 76);
@@ -68,7 +68,7 @@ fn a_stopped_command_is_continued_so_that_it_can_end() {
 #[test]
 fn a_command_may_end_in_good_order_when_it_is_told_to() {
     let place = Place::new();
-    let script = "trap 'echo tidied > tidied; exit 0' TERM; while :; do sleep 0.02; done";
+    let script = "trap 'echo tidied > tidied; exit 0' TERM; MARK; while :; do sleep 0.02; done";
     let (holder, _) = place.start_in(&["a", "--max-hold", "1s"], script, "in");
     assert_eq!(holder.wait().code, 76);
     assert!(place.has("tidied"));

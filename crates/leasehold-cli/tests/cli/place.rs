@@ -52,9 +52,14 @@ impl Place {
         Running(Some(command.spawn().unwrap()))
     }
 
-    /// Starts `run` of a shell script that first writes `mark` with its process id, so that it is known to be in.
+    /// Starts `run` of a shell script that writes `mark` with its process id where it says MARK, or first, so
+    /// that it is known to be in.
     pub(crate) fn start_in(&self, options: &[&str], script: &str, mark: &str) -> (Running, Pid) {
-        let script = format!("echo $$ > {mark}.new; mv {mark}.new {mark}; {script}");
+        let marking = format!("echo $$ > {mark}.new; mv {mark}.new {mark}");
+        let script = match script.contains("MARK") {
+            true => script.replace("MARK", &marking),
+            false => format!("{marking}; {script}"),
+        };
         let args = [&["run"], options, &["--", "sh", "-c", &script]].concat();
         let running = self.start(&args);
         let pid = self.pid_in(mark);
