@@ -53,6 +53,7 @@ mod names;
 mod reentrancy;
 mod release;
 mod tokens;
+mod torture;
 mod waiting;
 
 pub use case::{Case, Need, Theme};
