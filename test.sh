@@ -45,3 +45,7 @@ RUSTDOCFLAGS="-D warnings" cargo doc -q --workspace --all-features --no-deps
 
 say "tests"
 cargo test --workspace --all-features
+
+# In the suite it takes some seconds; this is the minute that is promised.
+say "a minute of kill -9 on SQLite"
+LEASEHOLD_TORTURE_SECONDS=60 cargo test -p leasehold --all-features --test sqlite -- killed_at_random
