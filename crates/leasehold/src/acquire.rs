@@ -80,14 +80,27 @@ pub(crate) async fn acquire(core: &Arc<Core>, claim: &Claim, wait: Wait) -> Resu
 /// One attempt. Validity counts from before it left, whatever the engine says.
 async fn attempt(core: &Core, claim: &Claim) -> Result<Attempt> {
     let sent = core.clock.now();
-    let attempt = core.engine.try_acquire(claim).await?;
-    Ok(match attempt {
-        Attempt::Granted(grant) => Attempt::Granted(Grant {
-            valid_until: grant.valid_until.min(sent + claim.ttl.validity()),
-            ..grant
-        }),
-        held => held,
-    })
+    let grant = match core.engine.try_acquire(claim).await? {
+        Attempt::Granted(grant) => grant,
+        held => return Ok(held),
+    };
+    let valid_until = grant.valid_until.min(sent + claim.ttl.validity());
+    if valid_until <= core.clock.now() {
+        return Err(too_late());
+    }
+    Ok(Attempt::Granted(Grant {
+        valid_until,
+        ..grant
+    }))
+}
+
+fn too_late() -> Error {
+    Error::new(
+        ErrorKind::Unreachable,
+        "it was granted, but the answer took longer than the TTL",
+    )
+    .advise("use a longer TTL, or see why the engine is so slow")
+    .of_unknown_effect()
 }
 
 /// Returns when another attempt is worth while, or with the grant that was handed over.

@@ -23,6 +23,8 @@
 //! [capabilities](crate::engine::Capabilities) choose which. One store serves all cases of a run at
 //! the same time, so each case uses lock names of its own.
 //!
+//! `LEASEHOLD_TORTURE_SECONDS` says for how long processes are killed at random; else a few seconds.
+//!
 //! | module | what is there |
 //! |---|---|
 //! | [`Case`], [`Need`], [`THEMES`] | the cases as data; one file a theme |
@@ -53,6 +55,7 @@ mod names;
 mod reentrancy;
 mod release;
 mod tokens;
+mod torture;
 mod waiting;
 
 pub use case::{Case, Need, Theme};

@@ -115,6 +115,10 @@ impl Hold {
         self.status().last_failure = Some(failure.to_string().into());
     }
 
+    pub(crate) fn last_failure(&self) -> Option<Arc<str>> {
+        self.status().last_failure.clone()
+    }
+
     pub(crate) fn has_ended(&self) -> bool {
         self.status().ended.is_some()
     }

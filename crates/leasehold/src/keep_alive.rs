@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use crate::backoff::Backoff;
 use crate::claim::{Claim, ClaimId, Ttl};
@@ -33,6 +33,8 @@ enum Errand {
     GiveBack(Arc<Hold>),
     /// Give up a claim whose fate nobody waits for any more.
     GiveUp(Claim),
+    /// Say when all releases asked for so far are done.
+    Settle(oneshot::Sender<()>),
 }
 
 /// The handle's end: sends errands, never blocks.
@@ -60,6 +62,13 @@ impl Keeper {
 
     pub(crate) fn give_up(&self, claim: Claim) {
         self.send(Errand::GiveUp(claim));
+    }
+
+    /// Returns when all releases asked for so far are done.
+    pub(crate) async fn settle(&self) {
+        let (done, settled) = oneshot::channel();
+        self.send(Errand::Settle(done));
+        let _ = settled.await;
     }
 
     /// Starts the renewer at the first errand, and again if the runtime it lived on has gone. Without
@@ -147,6 +156,9 @@ struct Renewer {
     queue: BTreeMap<(Moment, u64), Arc<Kept>>,
     entries: u64,
     under_way: FuturesUnordered<BoxFuture<'static, Done>>,
+    releases: FuturesUnordered<BoxFuture<'static, ()>>,
+    /// Wait for the releases.
+    settling: Vec<oneshot::Sender<()>>,
 }
 
 impl Renewer {
@@ -158,12 +170,19 @@ impl Renewer {
             queue: BTreeMap::new(),
             entries: 0,
             under_way: FuturesUnordered::new(),
+            releases: FuturesUnordered::new(),
+            settling: Vec::new(),
         }
     }
 
     async fn run(mut self) {
         let mut handles_left = true;
-        while handles_left || !self.under_way.is_empty() {
+        while handles_left || !self.under_way.is_empty() || !self.releases.is_empty() {
+            if self.releases.is_empty() {
+                self.settling.drain(..).for_each(|settled| {
+                    let _ = settled.send(());
+                });
+            }
             let next = self.queue.first_key_value().map(|((at, _), _)| *at);
             tokio::select! {
                 errand = self.errands.recv(), if handles_left => match errand {
@@ -171,6 +190,7 @@ impl Renewer {
                     None => handles_left = false,
                 },
                 Some(done) = self.under_way.next() => self.settle(done),
+                Some(()) = self.releases.next() => {}
                 () = self.clock.sleep_until(next.unwrap_or(Moment::from_origin(Duration::ZERO))),
                     if next.is_some() => self.look(),
             }
@@ -196,21 +216,16 @@ impl Renewer {
             Errand::GiveBack(hold) => {
                 let engine = Arc::clone(&self.engine);
                 let tries = Tries::of(&hold.claim, &self.clock);
-                let release = async move {
-                    tries.until_done(|| give_back(&*engine, &hold)).await;
-                    Vec::new()
-                };
-                self.under_way.push(release.boxed());
+                let release = async move { tries.until_done(|| give_back(&*engine, &hold)).await };
+                self.releases.push(release.boxed());
             }
             Errand::GiveUp(claim) => {
                 let engine = Arc::clone(&self.engine);
                 let tries = Tries::of(&claim, &self.clock);
-                let release = async move {
-                    tries.until_done(|| engine.release(&claim)).await;
-                    Vec::new()
-                };
-                self.under_way.push(release.boxed());
+                let release = async move { tries.until_done(|| engine.release(&claim)).await };
+                self.releases.push(release.boxed());
             }
+            Errand::Settle(done) => self.settling.push(done),
         }
     }
 
@@ -402,5 +417,27 @@ impl Tries {
             }
             self.clock.sleep_until(again).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Locks;
+
+    #[tokio::test]
+    async fn settling_waits_for_what_was_dropped() {
+        let locks = Locks::connect("memory:").await.unwrap();
+        let held = locks.lock("a").acquire().await.unwrap();
+        let mut waiting = Box::pin(locks.lock("a").wait_forever().acquire());
+        assert!((&mut waiting).now_or_never().is_none());
+        assert_eq!(locks.show("a").await.unwrap().waiters.len(), 1);
+        drop(waiting);
+        locks.settle().await;
+        assert_eq!(locks.show("a").await.unwrap().waiters.len(), 0);
+        drop(held);
+        locks.settle().await;
+        assert_eq!(locks.show("a").await.unwrap().holders.len(), 0);
+        locks.settle().await;
     }
 }

@@ -165,6 +165,11 @@ impl LeaseView {
         self.hold.state(self.core.clock.now())
     }
 
+    /// Why the last renewal failed, if it did.
+    pub fn last_failure(&self) -> Option<Arc<str>> {
+        self.hold.last_failure()
+    }
+
     /// Returns why, once the lock can no longer be relied on: before the engine can grant it to
     /// someone else.
     pub async fn lost(&self) -> LossReason {

@@ -134,9 +134,20 @@ impl Locks {
         broken.map_err(|error| self.core.place(error, "break", &name))
     }
 
+    /// Returns when the releases that dropped leases and dropped acquires have left to the background
+    /// are done: for a program that is about to exit.
+    pub async fn settle(&self) {
+        self.core.keeper.settle().await;
+    }
+
     /// What the engine can do and what it promises.
     pub fn capabilities(&self) -> Capabilities {
         self.core.engine.capabilities()
+    }
+
+    /// What to know about the way the engine is set up, found when it was connected.
+    pub fn warnings(&self) -> Vec<String> {
+        self.core.engine.warnings()
     }
 
     /// The engine's URL, without passwords.

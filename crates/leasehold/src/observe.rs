@@ -60,6 +60,13 @@ pub(crate) async fn acquiring(
     outcome
 }
 
+pub(crate) fn warnings(engine: &dyn Engine) {
+    #[cfg(feature = "tracing")]
+    for warning in engine.warnings() {
+        tracing::warn!(engine = engine.location(), "{warning}");
+    }
+}
+
 pub(crate) fn waiting(claim: &Claim, contention: &Contention) {
     #[cfg(feature = "tracing")]
     tracing::trace!(lock = %claim.name, ahead = ?contention.ahead, "wait");

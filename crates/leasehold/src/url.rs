@@ -10,6 +10,7 @@ use percent_encoding::percent_decode_str;
 
 use crate::engine::{DRIVERS, Driver, Engine};
 use crate::error::{Error, ErrorKind, Result};
+use crate::observe;
 
 /// The URL of an engine, in parts: `scheme:[//[user[:password]@]host[:port][,host[:port]…]][path][?option=value&…]`.
 ///
@@ -116,7 +117,9 @@ impl EngineUrl {
 pub(crate) async fn connect(url: &str) -> Result<Arc<dyn Engine>> {
     let url = EngineUrl::parse(url)?;
     let driver = url.driver()?;
-    (driver.connect)(url).await
+    let engine = (driver.connect)(url).await?;
+    observe::warnings(&*engine);
+    Ok(engine)
 }
 
 /// `memory:, sqlite:`

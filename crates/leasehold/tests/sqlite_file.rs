@@ -5,7 +5,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use leasehold::{ErrorKind, Locks, wall_clock_micros};
 use rusqlite::Connection;
@@ -282,11 +282,21 @@ async fn pipes_of_dead_processes_are_swept() {
     let doors = PathBuf::from(format!("{}-doors", file.path.display()));
     fs::create_dir(&doors).unwrap();
     let orphan = doors.join("0123456789abcdef");
-    nix::unistd::mkfifo(&orphan, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let [draft, old_draft] = ["00.new", "01.new"].map(|name| doors.join(name));
+    for pipe in [&orphan, &draft, &old_draft] {
+        nix::unistd::mkfifo(pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    }
+    // Opened for reading as well, a pipe does not wait for a reader.
+    let pipe = fs::File::options().read(true).write(true).open(&old_draft);
+    let an_hour_ago = SystemTime::now() - Duration::from_secs(3600);
+    pipe.unwrap().set_modified(an_hour_ago).unwrap();
     let held = locks.lock("a").acquire().await.unwrap();
     let waiter = tokio::spawn(locks.lock("a").acquire());
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert!(!orphan.exists());
+    assert!(!old_draft.exists());
+    assert!(draft.exists(), "its process may be at it");
+    fs::remove_file(draft).unwrap();
     assert_eq!(fs::read_dir(&doors).unwrap().count(), 1);
     held.release().await.unwrap();
     waiter.await.unwrap().unwrap().release().await.unwrap();

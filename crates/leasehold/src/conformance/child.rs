@@ -13,6 +13,7 @@ use tokio::process::{ChildStdin, ChildStdout, Command};
 
 use super::fixture::Fixture;
 use super::history::{Event, Recorder};
+use super::torture::worker::{self, Haunt};
 use crate::claim::Mode;
 use crate::clock::{Clock, Moment};
 use crate::lease::Lease;
@@ -42,12 +43,21 @@ pub enum Task {
         /// How often.
         rounds: u32,
     },
+    /// Come and go, again and again, until killed.
+    ComeAndGo([Haunt; 2]),
 }
 
-/// What a child says.
+/// What a child says. Moments are those of the machine's clock.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Report {
+    /// It waits for a lock.
+    Asks {
+        /// The lock.
+        lock: String,
+        /// From when.
+        at: Duration,
+    },
     /// The lock was obtained.
     Held {
         /// Its token.
@@ -66,6 +76,13 @@ pub enum Report {
     Released,
     /// Something that happened under the lock.
     Happened(Event),
+    /// Someone touched what only the holder may touch.
+    Disturbed {
+        /// In which visit.
+        by: String,
+        /// When it was found.
+        at: Duration,
+    },
     /// The task is done.
     Done,
     /// It went wrong.
@@ -114,6 +131,12 @@ impl Child {
         let line = tokio::time::timeout(self.patience, self.reports.next_line()).await;
         let line = line.expect("the child reports in time").unwrap();
         serde_json::from_str(&line.expect("the child is alive")).expect("a report")
+    }
+
+    /// The next thing that it says, however long that takes; `None` once it has ended.
+    pub(super) async fn next_report(&mut self) -> Option<Report> {
+        let line = self.reports.next_line().await.unwrap()?;
+        Some(serde_json::from_str(&line).expect("a report"))
     }
 
     /// Waits until it holds the lock; returns the token, and until when it relies on it.
@@ -209,6 +232,7 @@ async fn perform(locks: &Locks, task: Task) -> crate::Result<()> {
             say(&Report::Done);
             Ok(())
         }
+        Task::ComeAndGo(haunts) => worker::come_and_go(locks, &haunts).await,
     }
 }
 
@@ -264,7 +288,7 @@ fn listen() -> tokio::sync::mpsc::UnboundedReceiver<String> {
     orders
 }
 
-fn say(report: &Report) {
+pub(super) fn say(report: &Report) {
     let mut output = std::io::stdout().lock();
     let line = serde_json::to_string(report).unwrap();
     // A parent that is gone hears nothing.

@@ -11,6 +11,7 @@ use super::case::theme;
 use super::child::{Report, Task};
 use super::ground::{LONG, ms, now};
 use super::history::{Event, History, Recorder};
+use super::torture::processes_killed_at_random_break_nothing;
 use crate::claim::Mode;
 use crate::lease::Lease;
 use crate::locks::Locks;
@@ -19,6 +20,7 @@ theme! { fuzz:
     a_counter_by_many_tasks [] caught by [GrantsSometimes, TokensFall, ReleaseFreesAnybodys];
     a_counter_by_many_processes [Processes] caught by [GrantsSometimes, TokensFall];
     a_mix_of_everything [] caught by [GrantsSometimes, TokensFall, NeverExpires, ReleaseLeavesGhosts];
+    processes_killed_at_random_break_nothing [Processes, OwnStore] caught by [GrantsSometimes, TokensFall, NeverExpires];
 }
 
 fn check(events: Vec<Event>, visits: usize) {

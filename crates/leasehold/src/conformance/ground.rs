@@ -45,6 +45,11 @@ impl Ground {
         &*self.fixture
     }
 
+    /// How long a case waits for one thing that must happen.
+    pub fn patience(&self) -> Duration {
+        self.patience
+    }
+
     /// A name that only this case uses.
     pub fn name(&self, rest: &str) -> String {
         format!("{}{rest}", self.prefix)

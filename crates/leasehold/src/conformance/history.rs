@@ -88,7 +88,7 @@ impl Recorder {
     }
 }
 
-fn nanos(at: Moment) -> u64 {
+pub(super) fn nanos(at: Moment) -> u64 {
     at.since_origin().as_nanos() as u64
 }
 
@@ -182,45 +182,62 @@ impl History {
     pub fn violations(&self) -> Vec<Violation> {
         let mut found = Vec::new();
         for (lock, visits) in &self.locks {
-            for (nth, visit) in visits.iter().enumerate() {
-                let earlier = &visits[..nth];
-                let inside: Vec<_> = earlier
-                    .iter()
-                    .filter(|other| other.left.is_some_and(|left| left > visit.entered))
-                    .cloned()
-                    .collect();
+            let mut inside: Vec<&Visit> = Vec::new();
+            let mut earlier = Earlier::default();
+            for visit in visits {
+                inside.retain(|other| other.left.is_some_and(|left| left > visit.entered));
                 if !visit.mode.fits(inside.iter().map(|other| other.mode)) {
                     found.push(Violation::Overlap {
                         lock: lock.clone(),
                         entered: visit.clone(),
-                        inside,
+                        inside: inside.iter().map(|other| (*other).clone()).collect(),
                     });
                 }
-                let fell = earlier
-                    .iter()
-                    .filter(|other| other.precedes(visit))
-                    .max_by_key(|other| other.token)
-                    .filter(|other| other.token >= visit.token);
-                if let Some(other) = fell {
+                if let Some(other) = earlier.with_too_high_a_token(visit) {
                     found.push(Violation::TokenFell {
                         lock: lock.clone(),
                         earlier: other.clone(),
                         later: visit.clone(),
                     });
                 }
+                inside.push(visit);
+                earlier.add(visit);
             }
         }
         found
     }
 }
 
-impl Visit {
-    /// Whether this visit, which entered no later, must have the lower token. Those that may hold a
-    /// lock together are granted it in one order and may notice, and even be done, in another;
-    /// but no two have the same.
-    fn precedes(&self, other: &Visit) -> bool {
-        let alone = self.mode == Mode::Exclusive || other.mode == Mode::Exclusive;
-        alone || self.token == other.token
+/// The visits before another, as far as their tokens matter to it.
+///
+/// Those that may hold a lock together are granted it in one order and may notice, and even be
+/// done, in another; but no two have the same token.
+#[derive(Default)]
+struct Earlier<'a> {
+    highest: Option<&'a Visit>,
+    highest_exclusive: Option<&'a Visit>,
+    by_token: HashMap<u64, &'a Visit>,
+}
+
+impl<'a> Earlier<'a> {
+    fn add(&mut self, visit: &'a Visit) {
+        let higher = |than: Option<&Visit>| than.is_none_or(|than| than.token < visit.token);
+        if higher(self.highest) {
+            self.highest = Some(visit);
+        }
+        if visit.mode == Mode::Exclusive && higher(self.highest_exclusive) {
+            self.highest_exclusive = Some(visit);
+        }
+        self.by_token.insert(visit.token, visit);
+    }
+
+    fn with_too_high_a_token(&self, visit: &Visit) -> Option<&'a Visit> {
+        let before = match visit.mode {
+            Mode::Exclusive => self.highest,
+            _ => self.highest_exclusive,
+        };
+        let same = self.by_token.get(&visit.token).copied();
+        before.filter(|other| other.token >= visit.token).or(same)
     }
 }
 

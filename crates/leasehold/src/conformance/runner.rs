@@ -9,7 +9,7 @@ use std::time::Duration;
 use libtest_mimic::{Arguments, Failed, Trial};
 use tokio::runtime::Runtime;
 
-use super::{Case, Fixture, Ground, Need, THEMES, child};
+use super::{Case, Fixture, Ground, Need, THEMES, child, torture};
 use crate::engine::Reach;
 
 /// How long a case may take over all.
@@ -68,6 +68,7 @@ pub fn run(
     ground: Ground,
     time_limit: Duration,
 ) -> Result<(), Failed> {
+    let time_limit = time_limit + torture::asked_for().unwrap_or_default();
     let work = || {
         let _inside = runtime.enter();
         runtime.block_on(tokio::time::timeout(time_limit, (case.run)(ground)))

@@ -10,6 +10,7 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
@@ -25,6 +26,9 @@ use crate::error::Result;
 use crate::token::FencingToken;
 
 const MESSAGE: usize = size_of::<u64>();
+
+/// A pipe that is this old and still a draft was left by a process killed while it made it.
+const NO_DRAFT_TAKES: Duration = Duration::from_secs(60);
 
 /// The doors of all processes that wait on one database, and the own one.
 #[derive(Debug)]
@@ -124,7 +128,7 @@ impl Doors {
         self.sweep();
         let name = ClaimId::random()?.reveal();
         let path = self.folder.join(&name);
-        // Built under a name that no sweeper looks at until somebody reads from it.
+        // Built under a name that sweepers leave alone for a while, until somebody reads from it.
         let draft = self.folder.join(format!("{name}.new"));
         let permissions = Mode::from_bits_truncate(self.permissions & 0o666);
         mkfifo(&draft, permissions).map_err(|errno| failed(errno.into()))?;
@@ -165,8 +169,8 @@ impl Doors {
     pub(super) fn sweep(&self) {
         for entry in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
             let path = entry.path();
-            let finished = path.extension().is_none();
-            if finished && knock(&path).is_err_and(|error| means_gone(&error)) {
+            let draft = path.extension().is_some();
+            if !(draft && is_young(&entry)) && knock(&path).is_err_and(|error| means_gone(&error)) {
                 let _ = fs::remove_file(path);
             }
         }
@@ -217,6 +221,12 @@ async fn listen(mut reader: pipe::Receiver, deaf: Deaf) {
         partial = rest.len();
         messages.copy_within(filled - partial..filled, 0);
     }
+}
+
+fn is_young(draft: &fs::DirEntry) -> bool {
+    let made = draft.metadata().and_then(|pipe| pipe.modified());
+    let age = made.map(|made| made.elapsed().unwrap_or_default());
+    age.is_ok_and(|age| age < NO_DRAFT_TAKES)
 }
 
 /// Opens a pipe for writing, without waiting for a reader.

@@ -1,0 +1,36 @@
+//! Who was in last: a small file that all waiters share, whether they are threads or processes.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+#[derive(Debug)]
+pub(super) struct Board(File);
+
+impl Board {
+    pub(super) fn create(path: &Path) -> io::Result<()> {
+        Self::open_at(path, true)?.enter(0)
+    }
+
+    pub(super) fn open(path: &Path) -> io::Result<Self> {
+        Self::open_at(path, false)
+    }
+
+    fn open_at(path: &Path, create: bool) -> io::Result<Self> {
+        let mut options = File::options();
+        options.read(true).write(true).create_new(create);
+        options.open(path).map(Self)
+    }
+
+    /// To be called by the holder alone.
+    pub(super) fn enter(&self, who: u64) -> io::Result<()> {
+        self.0.write_all_at(&who.to_ne_bytes(), 0)
+    }
+
+    pub(super) fn last(&self) -> io::Result<u64> {
+        let mut who = [0; 8];
+        self.0.read_exact_at(&mut who, 0)?;
+        Ok(u64::from_ne_bytes(who))
+    }
+}

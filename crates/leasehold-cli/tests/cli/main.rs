@@ -1,0 +1,17 @@
+//! The command line as a person or a script uses it: the real binary, on a file of its own.
+
+// A test that cannot go on should panic; clippy knows that of test functions, not of their helpers.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod exit_codes;
+mod help;
+mod json;
+mod loss;
+mod many;
+mod nested;
+mod output;
+mod place;
+mod scripts;
+mod signals;
+mod terminal;
+mod waiting;

@@ -1,0 +1,129 @@
+//! Processes that come and go on two locks, killed at random moments.
+
+mod record;
+pub(super) mod worker;
+
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use self::record::{Life, Record};
+use self::worker::{Haunt, TTL};
+use super::Ground;
+use super::child::{Child, Report, Task};
+use super::ground::{ms, now};
+use crate::clock::Moment;
+
+const PROCESSES: usize = 6;
+
+/// How much longer than a dead holder's TTL a lock may stand still on a loaded machine.
+const SLACK: Duration = ms(2500);
+
+/// For how long, if the environment says so.
+pub(super) fn asked_for() -> Option<Duration> {
+    let seconds = std::env::var("LEASEHOLD_TORTURE_SECONDS").ok()?;
+    let seconds = seconds.parse().expect("a number of seconds");
+    Some(Duration::from_secs(seconds))
+}
+
+pub(super) async fn processes_killed_at_random_break_nothing(ground: Ground) {
+    let folder = std::env::temp_dir();
+    let haunts = ["x", "y"].map(|rest| Haunt {
+        lock: ground.name(rest),
+        file: folder.join(format!("leasehold-{}", ground.name(rest).replace('/', "-"))),
+    });
+    for haunt in &haunts {
+        std::fs::write(&haunt.file, "").unwrap();
+    }
+    let length = asked_for().unwrap_or(ground.patience() / 4);
+    let record = torment(&ground, &haunts, length).await;
+    println!(
+        "{}, killed at random for {length:?}: {record}",
+        ground.fixture().scheme()
+    );
+    for haunt in &haunts {
+        std::fs::remove_file(&haunt.file).unwrap();
+    }
+    record.check(TTL + SLACK);
+    for haunt in &haunts {
+        nothing_is_left_of(&ground, &haunt.lock).await;
+    }
+}
+
+async fn torment(ground: &Ground, haunts: &[Haunt; 2], length: Duration) -> Record {
+    let mut record = Record::default();
+    let mut victims = Vec::new();
+    for _ in 0..PROCESSES {
+        victims.push(Victim::start(ground, haunts).await);
+    }
+    let end = now() + length;
+    // Where nobody was killed inside, nothing has been shown.
+    while now() < end || (record.killed_inside() == 0 && now() < end + ground.patience()) {
+        tokio::time::sleep(ms(fastrand::u64(20..=120))).await;
+        let new = Victim::start(ground, haunts).await;
+        let nth = fastrand::usize(..PROCESSES);
+        let old = std::mem::replace(&mut victims[nth], new);
+        record.add(old.kill().await);
+    }
+    for victim in victims {
+        record.add(victim.kill().await);
+    }
+    record
+}
+
+async fn nothing_is_left_of(ground: &Ground, lock: &str) {
+    let locks = ground.locks().await;
+    let free = locks.lock(lock).wait(TTL + SLACK).acquire().await;
+    free.expect("free after the TTL").release().await.unwrap();
+    ground
+        .until("nobody holds or waits", async || {
+            let left = locks.show(lock).await.unwrap();
+            left.holders.is_empty() && left.waiters.is_empty()
+        })
+        .await;
+}
+
+/// A process that is heard out until it is killed.
+struct Victim {
+    /// Dropped, it kills too.
+    die: oneshot::Sender<()>,
+    life: JoinHandle<Life>,
+}
+
+impl Victim {
+    async fn start(ground: &Ground, haunts: &[Haunt; 2]) -> Self {
+        let child = ground.child(Task::ComeAndGo(haunts.clone())).await;
+        let (die, order) = oneshot::channel();
+        let life = tokio::spawn(live(child, order));
+        Self { die, life }
+    }
+
+    async fn kill(self) -> Life {
+        drop(self.die);
+        self.life.await.unwrap()
+    }
+}
+
+async fn live(mut child: Child, mut die: oneshot::Receiver<()>) -> Life {
+    let mut reports = Vec::new();
+    loop {
+        tokio::select! {
+            report = child.next_report() => match report {
+                Some(report) => reports.push(report),
+                None => panic!("a process ended by itself after {:?}", reports.last()),
+            },
+            _ = &mut die => break,
+        }
+    }
+    let killed: Moment = now();
+    child.kill().await;
+    while let Some(report) = child.next_report().await {
+        reports.push(report);
+    }
+    let failed = reports
+        .iter()
+        .find(|report| matches!(report, Report::Failed(_)));
+    assert_eq!(failed, None);
+    Life { reports, killed }
+}
