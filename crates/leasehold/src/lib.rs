@@ -47,3 +47,16 @@ pub use lease::{Lease, LeaseState, LeaseView};
 pub use locks::{LockRequest, Locks, Resumed};
 pub use name::LockName;
 pub use token::{FencingToken, wall_clock_micros};
+
+/// The pages under `docs/`, so that their examples are compiled with the tests.
+#[cfg(doctest)]
+mod pages {
+    #[doc = include_str!("../../../docs/guarantees.md")]
+    mod guarantees {}
+    #[doc = include_str!("../../../docs/engines/sqlite.md")]
+    mod sqlite {}
+    #[doc = include_str!("../../../docs/engines/redis.md")]
+    mod redis {}
+    #[doc = include_str!("../../../docs/engines/redlock.md")]
+    mod redlock {}
+}
