@@ -7,6 +7,9 @@ local OFFER = 500
 -- A queue that nobody looks at any more goes after a day; whoever waits looks at least once per TTL.
 local FORGET_QUEUE = 25 * 60 * 60 * 1000
 
+-- How often to look at a lock that another program holds.
+local LOOK_AT_OTHERS = 100
+
 local function text(number)
   return string.format('%.0f', number)
 end
@@ -55,6 +58,12 @@ local function note_of(value)
   if both and string.sub(both, 1, #value + 1) == value .. '=' then
     return string.sub(both, #value + 2)
   end
+end
+
+-- Whether another program holds the lock.
+local function is_foreign()
+  local value = redis.call('GET', LOCK)
+  return value and value ~= MANY and not note_of(value)
 end
 
 local function read_holder(note)
