@@ -37,6 +37,10 @@ pub(crate) fn of_request(cause: RedisError) -> Error {
         _ if code == "OOM" || said.contains("OOM ") => {
             Error::new(ErrorKind::Unreachable, "the server is out of memory").advise("raise maxmemory, or free some")
         }
+        _ if said.contains("DB index is out of range") => {
+            Error::new(ErrorKind::InvalidConfig, "the server has no database of this number")
+                .advise("use a lower one, or raise databases in the server's configuration")
+        }
         Redis::Server(_) | Redis::Extension => {
             Error::new(ErrorKind::Unexpected, format!("the server says: {said}"))
         }

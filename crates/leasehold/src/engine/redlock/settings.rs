@@ -1,5 +1,6 @@
 //! What a Redlock URL says.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use redis::ConnectionInfo;
@@ -45,9 +46,10 @@ impl Settings {
             .iter()
             .map(|host| Ok((host.clone(), server_at(host, tls, url, db)?)))
             .collect::<Result<Vec<_>>>()?;
-        let mut distinct = url.hosts.clone();
-        distinct.sort();
-        distinct.dedup();
+        let distinct: HashSet<_> = nodes
+            .iter()
+            .map(|(_, server)| server.addr().to_string())
+            .collect();
         if distinct.len() < nodes.len() {
             return Err(invalid("a node is named twice".to_owned())
                 .advise("name each once: its vote would count double"));
