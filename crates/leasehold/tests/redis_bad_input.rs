@@ -1,6 +1,9 @@
 //! Servers, users and URLs that cannot serve: each says what, where and what to do; no password is shown, and nothing
 //! is left behind.
 
+// A test that cannot go on should panic; clippy knows that of test functions, not of their helpers.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
 mod support;
 
 use std::time::Duration;
@@ -91,12 +94,8 @@ async fn a_server_that_is_none() {
                 .write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
         }
     });
-    let error = refused(&format!(
-        "redis://{address}?timeout=500ms&connect_timeout=500ms"
-    ))
-    .await;
-    assert!(error.to_string().contains(&address), "{error}");
-    assert!(error.advice().is_some(), "{error}");
+    let error = refused(&format!("redis://{address}?connect_timeout=500ms")).await;
+    check(&error, ErrorKind::EngineUnfit, "not a Redis", &address);
 }
 
 #[tokio::test]
@@ -415,6 +414,52 @@ async fn one_bad_node_of_three() {
         let nodes = [&good[0], &good[1], &bad].map(|node| format!("127.0.0.1:{}", node.port));
         let error = refused(&format!("redlock://{}?max_ttl=1s", nodes.join(","))).await;
         check(&error, kind, &format!("{}: ", nodes[2]), &nodes[0]);
+    }
+}
+
+/// Two of five nodes may go bad in any way; the others go on, also for those who wait.
+#[tokio::test]
+async fn two_nodes_that_go_bad_are_done_without() {
+    let ttl = Duration::from_secs(5);
+    for harm in [
+        "RPUSH leasehold:a x",
+        "REPLICAOF 127.0.0.1 1",
+        "CONFIG SET maxmemory 1",
+        r#"HSET "leasehold:\x01register" mark 77"#,
+        "ACL SETUSER default -@all",
+    ] {
+        let deployment = Deployment::with(5, Duration::from_secs(10), "node_timeout=1s");
+        deployment.has_stood_a_while();
+        let locks = Locks::connect(deployment.url()).await.unwrap();
+        for node in &deployment.nodes[..2] {
+            node.command(harm);
+        }
+        let lease = locks.lock("a").ttl(ttl).acquire().await;
+        let lease = lease.unwrap_or_else(|error| panic!("{harm}: {error}"));
+        assert!(lease.renew().await.is_ok(), "{harm}");
+        let refused = locks.lock("a").ttl(ttl).try_acquire().await;
+        let refused = refused.unwrap_or_else(|error| panic!("{harm}: {error}"));
+        assert!(refused.is_none(), "{harm}");
+        let waiting = tokio::spawn(locks.lock("a").ttl(ttl).wait(ttl).acquire());
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        lease.release().await.unwrap();
+        let lease = waiting.await.unwrap();
+        let lease = lease.unwrap_or_else(|error| panic!("{harm}: {error}"));
+        lease.release().await.unwrap();
+
+        deployment.nodes[2].command(harm);
+        let error = locks.lock("a").ttl(ttl).acquire().await.unwrap_err();
+        assert!(error.advice().is_some(), "{harm}: {error}");
+        let named = deployment.nodes[..3]
+            .iter()
+            .any(|node| error.what().contains(&format!("127.0.0.1:{}: ", node.port)));
+        assert!(named, "{harm}: {error}");
+        until(|| {
+            deployment.nodes[3..]
+                .iter()
+                .all(|node| keys(node).is_empty())
+        })
+        .await;
     }
 }
 

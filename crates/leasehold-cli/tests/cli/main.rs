@@ -11,7 +11,11 @@ mod many;
 mod nested;
 mod output;
 mod place;
+mod redis;
 mod scripts;
 mod signals;
 mod terminal;
 mod waiting;
+
+#[path = "../../../leasehold/tests/support/mod.rs"]
+mod support;

@@ -47,7 +47,7 @@ impl Kind {
 
 pub(crate) enum Other {
     Script {
-        process: Child,
+        process: Box<Child>,
         commands: ChildStdin,
         answers: Lines<BufReader<ChildStdout>>,
     },
@@ -78,7 +78,7 @@ impl Other {
         Other::Script {
             commands: process.stdin.take().unwrap(),
             answers: BufReader::new(process.stdout.take().unwrap()).lines(),
-            process,
+            process: Box::new(process),
         }
     }
 

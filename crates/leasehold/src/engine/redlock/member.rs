@@ -11,7 +11,7 @@ use crate::backoff::Backoff;
 use crate::claim::ClaimId;
 use crate::engine::redis::ears::{Ears, ServerClock};
 use crate::engine::redis::node::{Call, Node};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Effect, Error, ErrorKind, Result};
 
 /// How long a node that was found ill may take to answer before it counts as well.
 const A_LOOK: Duration = Duration::from_secs(1);
@@ -70,6 +70,21 @@ impl Member {
                 let after = humantime::format_duration(patience);
                 Err(self.unreachable(&format!("no answer within {after}")))
             }
+        }
+    }
+
+    /// Says of which node an error is; one that did not answer says so already.
+    pub(super) fn place(&self, error: Error) -> Error {
+        if error.kind() == ErrorKind::Unreachable {
+            return error;
+        }
+        let mut placed = Error::new(error.kind(), format!("{}: {}", self.address, error.what()));
+        if let Some(advice) = error.advice() {
+            placed = placed.advise(advice);
+        }
+        match error.effect() {
+            Effect::None => placed,
+            Effect::Unknown => placed.of_unknown_effect(),
         }
     }
 

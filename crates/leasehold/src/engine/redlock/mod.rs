@@ -116,14 +116,7 @@ impl Redlock {
                     warnings.extend(more.map(|warning| format!("{}: {warning}", member.address)));
                 }
                 Err(error) if error.kind() == ErrorKind::Unreachable => failed.push(error),
-                Err(error) => {
-                    let what = format!("{}: {}", member.address, error.what());
-                    let placed = Error::new(error.kind(), what);
-                    return Err(match error.advice() {
-                        Some(advice) => placed.advise(advice),
-                        None => placed,
-                    });
-                }
+                Err(error) => return Err(member.place(error)),
             }
         }
         if failed.len() > members.len() - settings.quorum {
@@ -154,7 +147,10 @@ impl Redlock {
             if let Ok(Answer::Granted { now, .. } | Answer::Held { now, .. }) = &answer {
                 self.members[node].clock.synchronize(sent, *now);
             }
-            tally.add(node, answer);
+            tally.add(
+                node,
+                answer.map_err(|error| self.members[node].place(error)),
+            );
             if tally.is_decided() {
                 break;
             }

@@ -108,11 +108,12 @@ impl Tally {
         if let Some((token, _)) = most.filter(|(_, votes)| **votes >= self.quorum) {
             return Outcome::Granted(*token);
         }
-        // A bad request is bad on every node.
+        // The others go on without a few that are set up wrong; a bad request is bad on every node.
         let mut failed = self.failed;
-        if let Some(nth) = failed
-            .iter()
-            .position(|e| e.kind() != ErrorKind::Unreachable)
+        if failed.len() > self.nodes - self.quorum
+            && let Some(nth) = failed
+                .iter()
+                .position(|e| e.kind() != ErrorKind::Unreachable)
         {
             return Outcome::Failed(failed.swap_remove(nth));
         }
@@ -247,6 +248,18 @@ mod tests {
         };
         assert_eq!(error.kind(), ErrorKind::Unreachable);
         assert!(error.what().contains("only 2 of 5") && error.what().contains("h:1"));
+    }
+
+    #[test]
+    fn a_few_that_are_set_up_wrong_do_not_count() {
+        let wrong = || Err(Error::new(ErrorKind::Denied, "no"));
+        let waits = tally(vec![held(1), wrong(), held(1), wrong(), held(1)]);
+        assert!(matches!(waits.outcome(), Outcome::Held { .. }));
+        let fails = tally(vec![held(1), wrong(), down(), wrong(), held(1)]);
+        let Outcome::Failed(error) = fails.outcome() else {
+            panic!("failed");
+        };
+        assert_eq!(error.kind(), ErrorKind::Denied);
     }
 
     #[test]
