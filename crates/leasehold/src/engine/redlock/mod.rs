@@ -354,7 +354,10 @@ impl Engine for Redlock {
                         return Err(self.in_quarantine(wait));
                     }
                     if !wait.is_zero() {
-                        return Ok(held(wait, None));
+                        return Ok(Attempt::Held(Contention {
+                            because: Some(self.in_quarantine(wait).what().to_owned()),
+                            ..held(wait, None)
+                        }));
                     }
                 }
                 Outcome::Held {
@@ -371,12 +374,15 @@ impl Engine for Redlock {
                     if !claim.queues {
                         self.proposals.forget(&claim.id);
                     }
-                    return Ok(held(look_again_in + self.stagger(claim), ahead));
+                    return Ok(Attempt::Held(held(
+                        look_again_in + self.stagger(claim),
+                        ahead,
+                    )));
                 }
                 Outcome::Failed(error) => return Err(error),
             }
         }
-        Ok(held(self.stagger(claim), None))
+        Ok(Attempt::Held(held(self.stagger(claim), None)))
     }
 
     async fn wait(&self, claim: &Claim, _seen: &Contention) -> Result<Wake> {
@@ -570,12 +576,12 @@ impl Redlock {
     }
 }
 
-fn held(look_again_in: Duration, ahead: Option<usize>) -> Attempt {
-    Attempt::Held(Contention {
+fn held(look_again_in: Duration, ahead: Option<usize>) -> Contention {
+    Contention {
         look_again_in: Some(look_again_in),
         ahead,
-        seen: 0,
-    })
+        ..Contention::default()
+    }
 }
 
 fn unanswered() -> Error {
