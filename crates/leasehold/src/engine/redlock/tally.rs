@@ -115,7 +115,8 @@ impl Tally {
                 .iter()
                 .position(|e| e.kind() != ErrorKind::Unreachable)
         {
-            return Outcome::Failed(failed.swap_remove(nth));
+            // The others may have granted it.
+            return Outcome::Failed(failed.swap_remove(nth).of_unknown_effect());
         }
         let passed = self.behind.iter().max().copied();
         let split = self.granted.keys().max().filter(|_| self.granted.len() > 1);
