@@ -207,6 +207,23 @@ async fn python_redis_lock() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn locks_without_a_time_limit() {
+    for kind in [Kind::RedisPy, Kind::PythonRedisLock] {
+        let fleet = Fleet::start(kind, 1).await;
+        let mut other = fleet.other(Duration::ZERO).await;
+        assert!(other.ask("try").await);
+        let refused = fleet.locks.lock(NAME).try_acquire().await;
+        assert!(refused.unwrap().is_none());
+        let waiting = tokio::spawn(fleet.locks.lock(NAME).wait_forever().acquire());
+        fleet.until_we_wait().await;
+        assert!(other.ask("release").await);
+        let released = Instant::now();
+        waiting.await.unwrap().unwrap();
+        assert!(released.elapsed() < Duration::from_secs(5));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn npm_redlock_on_one_node() {
     share_a_lock(Kind::Redlock4, 1).await;
 }

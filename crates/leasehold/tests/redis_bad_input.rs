@@ -205,7 +205,7 @@ async fn something_else_at_the_key() {
 
 #[tokio::test]
 async fn a_replica_is_refused_and_its_primary_warns() {
-    let primary = RedisServer::start();
+    let primary = RedisServer::with(&["--repl-diskless-sync-delay", "0"]);
     let of = format!("127.0.0.1 {}", primary.port);
     let replica = RedisServer::with(&["--replicaof", &of]);
     let error = refused(&replica.url()).await;
@@ -233,7 +233,7 @@ async fn a_replica_is_refused_and_its_primary_warns() {
 
 #[tokio::test]
 async fn a_grant_that_reaches_no_replica_is_given_back() {
-    let primary = RedisServer::start();
+    let primary = RedisServer::with(&["--repl-diskless-sync-delay", "0"]);
     let address = format!("127.0.0.1:{}", primary.port);
     let url = format!("redis://{address}?wait_replicas=1&timeout=400ms");
     let error = not_acquired(&url).await;

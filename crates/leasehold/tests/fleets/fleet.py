@@ -1,4 +1,4 @@
-"""One client of another Python package: python fleet.py KIND PORT NAME TTL_SECONDS.
+"""One client of another Python package: python fleet.py KIND PORT NAME TTL_SECONDS (0: no limit).
 
 Each line on stdin is a command, answered by one line of JSON: see other.rs.
 """
@@ -18,7 +18,7 @@ class RedisPy:
     """The key is the name itself."""
 
     def __init__(self, client, name, ttl):
-        self.lock = client.lock(name, timeout=ttl, sleep=0.01, thread_local=False)
+        self.lock = client.lock(name, timeout=ttl or None, sleep=0.01, thread_local=False)
 
     def take(self):
         return self.lock.acquire(blocking=False)

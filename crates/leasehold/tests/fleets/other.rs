@@ -74,7 +74,7 @@ impl Other {
             .stdout(Stdio::piped())
             .kill_on_drop(true)
             .spawn()
-            .unwrap();
+            .expect("node or python is missing: ./test.sh installs it");
         Other::Script {
             commands: process.stdin.take().unwrap(),
             answers: BufReader::new(process.stdout.take().unwrap()).lines(),
