@@ -56,7 +56,7 @@ impl Member {
         patience: Duration,
         asking: impl Future<Output = Result<T>>,
     ) -> Result<T> {
-        if self.ill.load(Ordering::Acquire) {
+        if self.is_left_out() {
             return Err(self.unreachable("it did not answer before"));
         }
         match tokio::time::timeout(patience, asking).await {
@@ -71,6 +71,10 @@ impl Member {
                 Err(self.unreachable(&format!("no answer within {after}")))
             }
         }
+    }
+
+    pub(super) fn is_left_out(&self) -> bool {
+        self.ill.load(Ordering::Acquire)
     }
 
     fn unreachable(&self, why: &str) -> Error {

@@ -141,7 +141,8 @@ impl Redlock {
         })
     }
 
-    /// One proposal to all nodes at once. Returns as soon as the answers that are still out can change nothing.
+    /// One proposal to all nodes at once. Returns as soon as a quorum has granted it; else all have answered, or had
+    /// their time: who grants what nobody counts would block the lock for a whole TTL.
     async fn propose(&self, claim: &Claim, proposed: u64, listener: Option<Listener<'_>>) -> Tally {
         let deployment = self.deployment(proposed);
         let call = Arc::new(protocol::acquire(&self.keys, claim, listener, deployment));
@@ -155,7 +156,7 @@ impl Redlock {
                 self.members[node].clock.synchronize(sent, *now);
             }
             tally.add(node, answer);
-            if tally.is_decided() {
+            if tally.is_granted() {
                 break;
             }
         }
@@ -210,6 +211,18 @@ impl Redlock {
         let patience = self.settings.patience(claim.ttl);
         let mut asking = self.ask(nodes, script, &Arc::new(call), patience).await;
         while asking.next().await.is_some() {}
+    }
+
+    /// A claim is over, and nodes that did not answer may have granted it: they find word of that behind whatever they
+    /// were sent before. Not for a claim that goes on: this might undo what it gets later.
+    fn leave_word(&self, script: &'static Script, call: &Arc<Call>) {
+        for member in self.members.iter().filter(|member| member.is_left_out()) {
+            let (member, call) = (Arc::clone(member), Arc::clone(call));
+            tokio::spawn(async move {
+                let word = member.node.call::<Vec<String>>(script, &call);
+                let _ = tokio::time::timeout(CONNECT, word).await;
+            });
+        }
     }
 
     fn all(&self) -> std::ops::Range<usize> {
@@ -340,7 +353,7 @@ impl Engine for Redlock {
             });
             let sent = Clock::machine().now();
             let tally = self.propose(claim, proposed.get(), listener).await;
-            let to_release = tally.to_release.clone();
+            let granted_by = tally.granted_by.clone();
             match tally.outcome() {
                 Outcome::Granted(token) => {
                     let valid_until = sent + self.settings.validity(claim.ttl);
@@ -349,7 +362,7 @@ impl Engine for Redlock {
                     return Ok(Attempt::Granted(Grant { token, valid_until }));
                 }
                 Outcome::Behind(register) => {
-                    self.step_back(claim, to_release, None).await;
+                    self.step_back(claim, granted_by, None).await;
                     self.proposals.outbid(&claim.id, register);
                 }
                 Outcome::AllBlank(blank) => {
@@ -366,7 +379,7 @@ impl Engine for Redlock {
                     ahead,
                 } => {
                     let waits = listener.map(|listener| (proposed.get(), listener));
-                    self.step_back(claim, to_release, waits).await;
+                    self.step_back(claim, granted_by, waits).await;
                     if claim.queues && listener.is_none() {
                         let listen = || join_all(self.members.iter().map(Member::listen));
                         self.listening.get_or_init(|| listen().map(|_| ())).await;
@@ -374,10 +387,14 @@ impl Engine for Redlock {
                     }
                     if !claim.queues {
                         self.proposals.forget(&claim.id);
+                        self.leave_word(&RELEASE, &Arc::new(protocol::release(&self.keys, claim)));
                     }
                     return Ok(held(look_again_in + self.stagger(claim), ahead));
                 }
-                Outcome::Failed(error) => return Err(error),
+                Outcome::Failed(error) => {
+                    self.step_back(claim, granted_by, None).await;
+                    return Err(error);
+                }
             }
         }
         Ok(held(self.stagger(claim), None))
@@ -543,6 +560,7 @@ impl Redlock {
         call: &Arc<Call>,
         patience: Duration,
     ) -> Result<Released> {
+        self.leave_word(script, call);
         let mut asking = self.ask(self.all(), script, call, patience).await;
         let (mut answered, mut was_held) = (0, false);
         let mut failed = Vec::new();
