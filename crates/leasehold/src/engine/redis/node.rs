@@ -1,5 +1,6 @@
 //! One server: a connection that mends itself, and the scripts called over it.
 
+use std::borrow::Borrow;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -144,7 +145,7 @@ impl Node {
     pub(crate) async fn call_all<T: FromRedisValue>(
         &self,
         script: &Script,
-        calls: &[Call],
+        calls: &[impl Borrow<Call>],
     ) -> Vec<Result<T>> {
         let mut answers = self.send_all(script, calls).await;
         let unknown = |answer: &RedisResult<Value>| answer.as_ref().is_err_and(is_unknown_script);
@@ -178,13 +179,13 @@ impl Node {
     async fn send_all(
         &self,
         script: &Script,
-        calls: &[Call],
+        calls: &[impl Borrow<Call>],
     ) -> RedisResult<Vec<RedisResult<Value>>> {
         self.sent.fetch_add(calls.len() as u64, Ordering::Relaxed);
         let mut pipeline = redis::pipe();
         pipeline.ignore_errors();
         for call in calls {
-            pipeline.add_command(call.command(script));
+            pipeline.add_command(call.borrow().command(script));
         }
         pipeline.query_async(&mut self.connection.clone()).await
     }

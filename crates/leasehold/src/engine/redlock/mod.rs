@@ -145,11 +145,13 @@ impl Redlock {
     /// their time: who grants what nobody counts would block the lock for a whole TTL.
     async fn propose(&self, claim: &Claim, proposed: u64, listener: Option<Listener<'_>>) -> Tally {
         let deployment = self.deployment(proposed);
-        let call = Arc::new(protocol::acquire(&self.keys, claim, listener, deployment));
+        let call = protocol::acquire(&self.keys, claim, listener, deployment);
         let mut tally = Tally::new(self.members.len(), self.settings.quorum);
         let sent = Clock::machine().now();
         let patience = self.settings.patience(claim.ttl);
-        let mut asking = self.ask(self.all(), &ACQUIRE, &call, patience).await;
+        let mut asking = self
+            .ask(self.all(), calling(&ACQUIRE, call, patience))
+            .await;
         while let Some((node, reply)) = asking.next().await {
             let answer = reply.and_then(|reply| Answer::read(&reply, claim));
             if let Ok(Answer::Granted { now, .. } | Answer::Held { now, .. }) = &answer {
@@ -166,17 +168,18 @@ impl Redlock {
 
     /// Asks these nodes at once. Everything has been sent when this returns: what is sent to a node later arrives
     /// later.
-    async fn ask(
+    async fn ask<A>(
         &self,
         nodes: impl IntoIterator<Item = usize>,
-        script: &'static Script,
-        call: &Arc<Call>,
-        patience: Duration,
-    ) -> Asking {
+        how: impl Fn(Arc<Member>) -> A,
+    ) -> Asking
+    where
+        A: Future<Output = Result<Vec<String>>> + Send + 'static,
+    {
         let asking = Asking::new();
         for number in nodes {
-            let (member, call) = (Arc::clone(&self.members[number]), Arc::clone(call));
-            let ask = async move { (number, member.call(script, &call, patience).await) };
+            let answer = how(Arc::clone(&self.members[number]));
+            let ask = answer.map(move |answer| (number, answer));
             let mut ask: Ask = Box::pin(tokio::task::unconstrained(ask));
             match futures_util::poll!(&mut ask) {
                 Poll::Ready(answer) => asking.push(Box::pin(std::future::ready(answer))),
@@ -209,20 +212,8 @@ impl Redlock {
             None => (&RELEASE, protocol::release(&self.keys, claim)),
         };
         let patience = self.settings.patience(claim.ttl);
-        let mut asking = self.ask(nodes, script, &Arc::new(call), patience).await;
+        let mut asking = self.ask(nodes, calling(script, call, patience)).await;
         while asking.next().await.is_some() {}
-    }
-
-    /// A claim is over, and nodes that did not answer may have granted it: they find word of that behind whatever they
-    /// were sent before. Not for a claim that goes on: this might undo what it gets later.
-    fn leave_word(&self, script: &'static Script, call: &Arc<Call>) {
-        for member in self.members.iter().filter(|member| member.is_left_out()) {
-            let (member, call) = (Arc::clone(member), Arc::clone(call));
-            tokio::spawn(async move {
-                let word = member.node.call::<Vec<String>>(script, &call);
-                let _ = tokio::time::timeout(CONNECT, word).await;
-            });
-        }
     }
 
     fn all(&self) -> std::ops::Range<usize> {
@@ -284,6 +275,19 @@ async fn prepare(node: &Node) -> Result<Vec<String>> {
     let warnings = health::check(node, 1).await?;
     node.load_scripts().await?;
     Ok(warnings)
+}
+
+/// The same script for all nodes.
+fn calling(
+    script: &'static Script,
+    call: Call,
+    patience: Duration,
+) -> impl Fn(Arc<Member>) -> futures_util::future::BoxFuture<'static, Result<Vec<String>>> {
+    let call = Arc::new(call);
+    move |member| {
+        let call = Arc::clone(&call);
+        async move { member.call(script, &call, patience).await }.boxed()
+    }
 }
 
 type Ask = std::pin::Pin<Box<dyn Future<Output = (usize, Result<Vec<String>>)> + Send>>;
@@ -353,7 +357,7 @@ impl Engine for Redlock {
             });
             let sent = Clock::machine().now();
             let tally = self.propose(claim, proposed.get(), listener).await;
-            let granted_by = tally.granted_by.clone();
+            let (granted_by, unanswered) = (tally.granted_by.clone(), tally.unanswered.clone());
             match tally.outcome() {
                 Outcome::Granted(token) => {
                     let valid_until = sent + self.settings.validity(claim.ttl);
@@ -387,7 +391,10 @@ impl Engine for Redlock {
                     }
                     if !claim.queues {
                         self.proposals.forget(&claim.id);
-                        self.leave_word(&RELEASE, &Arc::new(protocol::release(&self.keys, claim)));
+                        for node in unanswered {
+                            self.members[node]
+                                .leave_word(Arc::new(protocol::release(&self.keys, claim)));
+                        }
                     }
                     return Ok(held(look_again_in + self.stagger(claim), ahead));
                 }
@@ -490,8 +497,12 @@ impl Engine for Redlock {
         self.ears.waiters.forget(&claim.id);
         self.proposals.forget(&claim.id);
         let call = Arc::new(protocol::release(&self.keys, claim));
-        self.release_everywhere(&RELEASE, &call, self.settings.patience(claim.ttl))
-            .await
+        let patience = self.settings.patience(claim.ttl);
+        let releasing = self.ask(self.all(), |member| {
+            let call = Arc::clone(&call);
+            async move { member.release(call, patience).await }
+        });
+        self.count_released(releasing.await).await
     }
 
     async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>> {
@@ -499,8 +510,9 @@ impl Engine for Redlock {
     }
 
     async fn break_lock(&self, name: &LockName) -> Result<Released> {
-        let call = Arc::new(protocol::break_lock(&self.keys, name));
-        self.release_everywhere(&BREAK, &call, CONNECT).await
+        let call = protocol::break_lock(&self.keys, name);
+        let breaking = self.ask(self.all(), calling(&BREAK, call, CONNECT));
+        self.count_released(breaking.await).await
     }
 
     fn commands_sent(&self) -> Option<u64> {
@@ -554,14 +566,7 @@ impl Redlock {
     }
 
     /// Done when a quorum has answered; the others finish in the background.
-    async fn release_everywhere(
-        &self,
-        script: &'static Script,
-        call: &Arc<Call>,
-        patience: Duration,
-    ) -> Result<Released> {
-        self.leave_word(script, call);
-        let mut asking = self.ask(self.all(), script, call, patience).await;
+    async fn count_released(&self, mut asking: Asking) -> Result<Released> {
         let (mut answered, mut was_held) = (0, false);
         let mut failed = Vec::new();
         while let Some((_, reply)) = asking.next().await {

@@ -14,6 +14,8 @@ pub(super) struct Tally {
     quorum: usize,
     /// Who has granted: to be given back if nothing comes of it.
     pub(super) granted_by: Vec<usize>,
+    /// Who may have granted.
+    pub(super) unanswered: Vec<usize>,
     /// By token: a claim may hold a lock already with an earlier one.
     granted: HashMap<FencingToken, usize>,
     /// For how long the others hold it where it is held.
@@ -54,6 +56,7 @@ impl Tally {
             nodes,
             quorum,
             granted_by: Vec::new(),
+            unanswered: Vec::new(),
             granted: HashMap::new(),
             held: Vec::new(),
             ahead: None,
@@ -84,7 +87,10 @@ impl Tally {
                 votes_in,
                 uptime,
             }),
-            Err(error) => self.failed.push(error),
+            Err(error) => {
+                self.unanswered.push(node);
+                self.failed.push(error);
+            }
         }
     }
 
@@ -252,5 +258,6 @@ mod tests {
     fn what_was_granted_in_vain_is_given_back() {
         let tally = tally(vec![granted(T), held(1), down(), held(1), granted(T)]);
         assert_eq!(tally.granted_by, [0, 4]);
+        assert_eq!(tally.unanswered, [2]);
     }
 }
