@@ -19,9 +19,16 @@ const ONE_LONG: usize = 400;
 pub struct Notes {
     pub recorder: Recorder,
     pub visits: AtomicUsize,
-    lost: AtomicUsize,
+    pub lost: AtomicUsize,
     errors: Mutex<BTreeMap<String, usize>>,
     ended: AtomicBool,
+}
+
+impl Notes {
+    /// Lets those who write them come to an end.
+    pub fn close(&self) {
+        self.ended.store(true, Ordering::SeqCst);
+    }
 }
 
 pub struct Crowd {
@@ -62,7 +69,7 @@ impl Crowd {
 
     /// Stops the clients and tells what they did; what must not happen is for the caller to judge.
     pub async fn end(mut self, what: &str, faults: usize, more: Vec<Event>) -> Vec<Violation> {
-        self.notes.ended.store(true, Ordering::SeqCst);
+        self.notes.close();
         while let Some(client) = self.clients.join_next().await {
             client.unwrap();
         }

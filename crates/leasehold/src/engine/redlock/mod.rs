@@ -236,7 +236,8 @@ impl Redlock {
             .iter()
             .filter(|blank| blank.uptime >= self.settings.max_ttl);
         let marks = old_enough.map(|blank| self.members[blank.node].call(&MARK, &call, CONNECT));
-        let marked = join_all(marks).await.into_iter().flatten().count();
+        let marked = join_all(marks).await.into_iter().flatten();
+        let marked = marked.filter(|reply| reply == &["marked"]).count();
         if marked >= self.settings.quorum {
             return Duration::ZERO;
         }
@@ -431,7 +432,10 @@ impl Engine for Redlock {
                     // The others should follow at once. If they do not, the votes are split: an attempt
                     // gathers what is there, or goes back to the queue.
                     Heard::Granted(handed_over) if handed_over.token.get() == proposed => {
-                        let valid_until = self.members[server].clock.valid_until(&handed_over);
+                        let now = Clock::machine().now();
+                        let validity = |ttl| self.settings.validity(ttl);
+                        let clock = &self.members[server].clock;
+                        let valid_until = clock.valid_until(&handed_over, now, validity);
                         votes.extend(valid_until.map(|valid_until| (server, valid_until)));
                         patience = Some(SPLIT + self.stagger(claim));
                     }
