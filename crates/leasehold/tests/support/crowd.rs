@@ -12,8 +12,9 @@ use tokio::task::JoinSet;
 
 pub const CLIENTS: usize = 16;
 
-/// Of so many visits one is long enough to need renewals.
+/// Of so many visits one is long enough to need renewals; not the first.
 const ONE_LONG: usize = 400;
+const LONG: usize = 100;
 
 #[derive(Default)]
 pub struct Notes {
@@ -133,7 +134,7 @@ async fn visit(
             .recorder
             .enter(name, Mode::Exclusive, lease.token(), entered);
         let stay = match notes.visits.fetch_add(1, Ordering::SeqCst) % ONE_LONG {
-            0 => ttl * 3 / 2,
+            LONG => ttl * 3 / 2,
             _ => Duration::from_millis(fastrand::u64(..=longest)),
         };
         let mut left = entered;

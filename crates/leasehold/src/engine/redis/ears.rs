@@ -122,7 +122,8 @@ impl ServerClock {
 
     /// Until when a lock that was handed over may be relied on. The server's clock tells how much later than
     /// an earlier answer the grant was made, and that answer was made after its request had left: so the
-    /// grant is no older than that. `None` if nothing is known. A grant that is heard of `now` was made before,
+    /// grant is no older than that. `None` if nothing is known, or if the answer came after the grant and has made it
+    /// void: whoever was stopped may ask before it has listened. A grant that is heard of `now` was made before,
     /// whatever a clock that was stepped says.
     pub(crate) fn valid_until(
         &self,
@@ -131,7 +132,7 @@ impl ServerClock {
         validity: impl Fn(Ttl) -> Duration,
     ) -> Option<Moment> {
         let (sent, then) = (*self.known.lock().unwrap_or_else(PoisonError::into_inner))?;
-        let between = Duration::from_micros(handed_over.granted_at.saturating_sub(then));
+        let between = Duration::from_micros(handed_over.granted_at.checked_sub(then)?);
         // Two clocks drift apart by less than a thousandth.
         let granted = (sent + (between - between / 1000)).min(now);
         Some(granted + validity(Ttl::new(handed_over.offer).ok()?))
@@ -161,10 +162,10 @@ mod tests {
         let valid_until = clock.valid_until(&handed_over, now, Ttl::validity).unwrap();
         assert!(valid_until < sent + Duration::from_millis(6_500));
         assert!(valid_until > sent + Duration::from_millis(6_480));
-        // A clock that went back tells nothing: count from the request itself.
+        // Granted before the last answer, however long before.
         clock.synchronize(sent, 11_000_000);
-        let valid_until = clock.valid_until(&handed_over, now, Ttl::validity).unwrap();
-        assert!(valid_until < sent + Duration::from_millis(500));
+        let valid_until = clock.valid_until(&handed_over, now, Ttl::validity);
+        assert!(valid_until.is_none());
     }
 
     #[test]
