@@ -51,19 +51,19 @@ async fn any_two_are_killed() {
     let crowd = Crowd::start(&nodes.url(), TTL).await;
     let mut faults = 0;
     for pair in pairs().take(4) {
-        crowd.goes_on(20, ms(3000)).await;
+        crowd.goes_on(20, ms(5000)).await;
         for node in pair {
             nodes.nodes[node].kill();
             faults += 1;
         }
-        crowd.goes_on(20, ms(3000)).await;
+        crowd.goes_on(20, ms(5000)).await;
         for node in pair {
             nodes.nodes[node].revive();
         }
         // Until they vote again, the others must stay.
         tokio::time::sleep(max_ttl + ms(200)).await;
     }
-    crowd.goes_on(50, ms(3000)).await;
+    crowd.goes_on(50, ms(5000)).await;
     crowd.ends_well("two of five killed", faults).await;
 }
 
@@ -74,19 +74,19 @@ async fn any_two_are_stopped_for_longer_than_the_ttl() {
     let crowd = Crowd::start(&nodes.url(), TTL).await;
     let mut faults = 0;
     for pair in pairs().take(4) {
-        crowd.goes_on(20, ms(3000)).await;
+        crowd.goes_on(20, ms(5000)).await;
         for node in pair {
             nodes.nodes[node].stop();
             faults += 1;
         }
         tokio::time::sleep(TTL + ms(200)).await;
-        crowd.goes_on(20, ms(3000)).await;
+        crowd.goes_on(20, ms(5000)).await;
         for node in pair {
             nodes.nodes[node].go_on();
         }
         tokio::time::sleep(ms(300)).await;
     }
-    crowd.goes_on(50, ms(3000)).await;
+    crowd.goes_on(50, ms(5000)).await;
     crowd.ends_well("two of five stopped", faults).await;
 }
 
@@ -106,22 +106,22 @@ async fn any_two_are_cut_off() {
         Link::Slow(ms(20)),
         Link::Refuse,
         Link::Swallow,
-        Link::Slow(ms(60)),
+        Link::Slow(ms(120)),
     ];
     for (pair, link) in pairs().zip(links) {
-        crowd.goes_on(20, ms(3000)).await;
+        crowd.goes_on(20, ms(5000)).await;
         for node in pair {
             proxies[node].set(link);
             faults += 1;
         }
         tokio::time::sleep(TTL + ms(200)).await;
-        crowd.goes_on(20, ms(3000)).await;
+        crowd.goes_on(20, ms(5000)).await;
         for node in pair {
             proxies[node].set(Link::Open);
         }
         tokio::time::sleep(ms(200)).await;
     }
-    crowd.goes_on(50, ms(3000)).await;
+    crowd.goes_on(50, ms(5000)).await;
     crowd.ends_well("two of five cut off", faults).await;
 }
 
@@ -131,7 +131,7 @@ async fn without_a_quorum_errors_are_clear_and_work_goes_on_when_one_returns() {
     let nodes = Deployment::brittle(ms(2000), "");
     let crowd = Crowd::start(&nodes.url(), TTL).await;
     let bystander = Locks::connect(nodes.url()).await.unwrap();
-    crowd.goes_on(50, ms(3000)).await;
+    crowd.goes_on(50, ms(5000)).await;
     for node in &nodes.nodes[..3] {
         node.stop();
     }
@@ -154,7 +154,7 @@ async fn without_a_quorum_errors_are_clear_and_work_goes_on_when_one_returns() {
     for node in [0, 2] {
         nodes.nodes[node].go_on();
     }
-    crowd.goes_on(50, ms(3000)).await;
+    crowd.goes_on(50, ms(5000)).await;
     crowd.ends_well("three of five gone, one returned", 3).await;
 }
 
@@ -172,7 +172,7 @@ async fn one_is_restarted_empty_again_and_again() {
         faults += 1;
         tokio::time::sleep(ms(300)).await;
     }
-    crowd.goes_on(50, ms(3000)).await;
+    crowd.goes_on(50, ms(5000)).await;
     crowd.ends_well("one restarted empty", faults).await;
 }
 
@@ -308,7 +308,7 @@ async fn clients_are_stopped_past_their_leases() {
     let nodes = Deployment::brittle(ms(2000), "");
     let crowd = Crowd::of(13, &nodes.url(), TTL).await;
     let processes: Vec<_> = (0..3).map(|_| Process::start(&nodes.url())).collect();
-    crowd.goes_on(50, ms(3000)).await;
+    crowd.goes_on(50, ms(5000)).await;
     let mut faults = 0;
     for process in processes.iter().cycle().take(7) {
         process.signal(Signal::SIGSTOP);
@@ -316,7 +316,7 @@ async fn clients_are_stopped_past_their_leases() {
         tokio::time::sleep(TTL + ms(fastrand::u64(100..300))).await;
         process.signal(Signal::SIGCONT);
     }
-    crowd.goes_on(50, ms(3000)).await;
+    crowd.goes_on(50, ms(5000)).await;
     let (mut events, mut lost) = (Vec::new(), 0);
     for process in processes {
         let (more, more_lost) = process.end();
@@ -339,7 +339,7 @@ fn is_overlap(violation: &Violation) -> bool {
 /// Steps clocks of one node, then of two, by a minute either way; returns what went wrong.
 async fn step_clocks(what: &str, options: &str) -> Vec<Violation> {
     let (servers, clocks): (Vec<_>, Vec<_>) = (0..5).map(|_| BentClock::server()).unzip();
-    let nodes = Deployment::of(servers, ms(2000), &format!("node_timeout=50ms&{options}"));
+    let nodes = Deployment::of(servers, ms(2000), &format!("node_timeout=100ms&{options}"));
     nodes.has_stood_a_while();
     let crowd = Crowd::start(&nodes.url(), TTL).await;
     let mut faults = 0;

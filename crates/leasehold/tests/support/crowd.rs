@@ -22,6 +22,7 @@ pub struct Notes {
     pub visits: AtomicUsize,
     pub lost: AtomicUsize,
     errors: Mutex<BTreeMap<String, usize>>,
+    last_error: Mutex<String>,
     ended: AtomicBool,
 }
 
@@ -63,7 +64,11 @@ impl Crowd {
         let deadline = Instant::now() + within;
         while self.notes.visits.load(Ordering::SeqCst) < goal {
             let errors = self.notes.errors.lock().unwrap().clone();
-            assert!(Instant::now() < deadline, "no progress: {errors:?}");
+            let last = self.notes.last_error.lock().unwrap().clone();
+            assert!(
+                Instant::now() < deadline,
+                "no progress: {errors:?}, last: {last}"
+            );
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
@@ -115,6 +120,7 @@ pub async fn come_and_go(locks: Locks, ttl: Duration, longest: u64, notes: Arc<N
             );
             let kind = format!("{:?}", error.kind());
             *notes.errors.lock().unwrap().entry(kind).or_default() += 1;
+            *notes.last_error.lock().unwrap() = error.to_string();
             tokio::time::sleep(Duration::from_millis(fastrand::u64(5..=20))).await;
         }
     }

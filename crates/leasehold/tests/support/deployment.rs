@@ -31,7 +31,7 @@ impl Deployment {
 
     /// As it is for tests that break nodes, with a short memory of what may be held; it votes at once.
     pub fn brittle(max_ttl: Duration, options: &str) -> Self {
-        let deployment = Self::with(5, max_ttl, &format!("node_timeout=50ms&{options}"));
+        let deployment = Self::with(5, max_ttl, &format!("node_timeout=100ms&{options}"));
         deployment.has_stood_a_while();
         deployment
     }

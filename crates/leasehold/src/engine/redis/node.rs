@@ -107,8 +107,16 @@ impl Node {
 
     /// Makes the scripts known, so that no call needs a second try, which later ones could overtake.
     pub(crate) async fn load_scripts(&self) -> Result<()> {
+        let scripts = [&ACQUIRE, &RENEW, &RELEASE, &YIELD, &BREAK, &MARK, &SHOW];
+        let mut ask = redis::cmd("SCRIPT");
+        ask.arg("EXISTS");
+        for script in scripts {
+            ask.arg(script.get_hash());
+        }
+        // A node that was only slow knows them all.
+        let known: Vec<bool> = self.send(&ask).await?;
         let connection = &mut self.connection.clone();
-        for script in [&ACQUIRE, &RENEW, &RELEASE, &YIELD, &BREAK, &MARK, &SHOW] {
+        for (script, _) in scripts.iter().zip(known).filter(|(_, known)| !known) {
             self.sent.fetch_add(1, Ordering::Relaxed);
             let loaded = script.load_async(connection).await;
             loaded.map_err(failure::of_request)?;
