@@ -25,6 +25,10 @@ local function next_number()
   return number
 end
 
+local function uptime()
+  return tonumber(string.match(redis.call('INFO', 'server'), 'uptime_in_seconds:(%d+)') or '0')
+end
+
 -- Whether this server may vote: nil, or the answer that says why not. One without a mark has lost its memory, or
 -- is new; it may vote once all that it can have forgotten has expired.
 local function check_mark(max_ttl)
@@ -44,8 +48,7 @@ local function check_mark(max_ttl)
     return nil
   end
   redis.call('HSETNX', REGISTER, 'blank', NOW_TEXT)
-  local uptime = string.match(redis.call('INFO', 'server'), 'uptime_in_seconds:(%d+)') or '0'
-  return { 'blank', text(max_ttl - (NOW - since) / 1000), uptime }
+  return { 'blank', text(max_ttl - (NOW - since) / 1000), text(uptime()) }
 end
 
 local function holder_note(token, mode, ttl, meta)
