@@ -14,8 +14,6 @@ mod place;
 mod redis;
 mod scripts;
 mod signals;
+mod support;
 mod terminal;
 mod waiting;
-
-#[path = "../../../leasehold/tests/support/mod.rs"]
-mod support;
