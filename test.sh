@@ -13,6 +13,10 @@ need() { command -v "$1" >/dev/null 2>&1 || missing+=("$2"); }
 need cc build-essential
 need unshare util-linux
 need redis-server redis-server
+need python3 python3
+python3 -c 'import ensurepip, venv' >/dev/null 2>&1 || missing+=(python3-venv)
+need node nodejs
+need npm npm
 
 if [ ${#missing[@]} -gt 0 ]; then
   say "installing ${missing[*]}"
@@ -43,6 +47,9 @@ fi
 
 say "documentation"
 RUSTDOCFLAGS="-D warnings" cargo doc -q --workspace --all-features --no-deps
+
+say "other people's locks"
+crates/leasehold/tests/fleets/install.sh "${CARGO_TARGET_DIR:-target}/fleets"
 
 say "tests"
 cargo test --workspace --all-features

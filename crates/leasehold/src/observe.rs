@@ -2,7 +2,7 @@
 //! (feature `metrics`). Never a claim id. Without the features there is nothing here.
 
 #![cfg_attr(
-    not(any(feature = "tracing", feature = "metrics")),
+    not(all(feature = "tracing", feature = "metrics")),
     allow(unused_variables)
 )]
 

@@ -49,6 +49,7 @@ impl EngineUrl {
             return Err(invalid("a URL starts with a scheme and a colon".to_owned())
                 .advise(format!("the known schemes are {}", known_schemes())));
         };
+        refuse_raw_credentials(rest)?;
         let (rest, query) = match rest.split_once('?') {
             Some((rest, query)) => (rest, Some(query)),
             None => (rest, None),
@@ -152,6 +153,32 @@ fn decode(text: &str) -> Result<String> {
         Err(cause) => Err(invalid("the URL is not UTF-8 when decoded".to_owned())
             .advise("percent-encode it as UTF-8")
             .caused_by(cause)),
+    }
+}
+
+/// A password with a `/` or `?` in it would be taken for something else, and shown. So would one that is given again
+/// for each host.
+fn refuse_raw_credentials(rest: &str) -> Result<()> {
+    let Some(rest) = rest.strip_prefix("//") else {
+        return Ok(());
+    };
+    let end = rest.find(['/', '?']).unwrap_or(rest.len());
+    let (authority, after) = rest.split_at(end);
+    let path = after.split('?').next().unwrap_or_default();
+    let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
+    let no_ports = authority
+        .split(',')
+        .filter_map(|host| host.rsplit_once(':'))
+        .any(|(_, port)| !is_port(port) && !port.ends_with(']'));
+    let stray = match authority.rsplit_once('@') {
+        Some((credentials, _)) => credentials.contains('@') && credentials.contains(','),
+        None if authority.is_empty() => false,
+        None => path.contains('@') || (no_ports && after.contains('@')),
+    };
+    match stray {
+        true => Err(invalid("the user or the password cannot be told from the rest".to_owned())
+            .advise("give them once, before the first host, and percent-encode what is neither letter nor digit: %2F for /, %3F for ?, %40 for @")),
+        false => Ok(()),
     }
 }
 

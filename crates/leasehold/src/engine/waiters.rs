@@ -34,6 +34,7 @@ impl<M> Default for Waiters<M> {
 }
 
 impl<M> Bell<M> {
+    #[cfg(feature = "redis")]
     pub(crate) fn ring(&self, message: M) {
         self.messages().push(message);
         self.rung.notify_one();
@@ -45,6 +46,7 @@ impl<M> Bell<M> {
     }
 
     /// Forgets what has become void.
+    #[cfg(feature = "redis")]
     pub(crate) fn keep_only(&self, still_counts: impl FnMut(&M) -> bool) {
         self.messages().retain(still_counts);
     }

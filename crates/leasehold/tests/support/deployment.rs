@@ -17,18 +17,38 @@ impl Deployment {
     }
 
     pub fn with(nodes: usize, max_ttl: Duration, options: &str) -> Self {
+        let nodes = (0..nodes).map(|_| RedisServer::start()).collect();
+        Self::of(nodes, max_ttl, options)
+    }
+
+    pub fn of(nodes: Vec<RedisServer>, max_ttl: Duration, options: &str) -> Self {
         Self {
-            nodes: (0..nodes).map(|_| RedisServer::start()).collect(),
+            nodes,
             max_ttl,
             options: options.to_owned(),
         }
     }
 
+    /// As it is for tests that break nodes, with a short memory of what may be held; it votes at once.
+    pub fn brittle(max_ttl: Duration, options: &str) -> Self {
+        let deployment = Self::with(5, max_ttl, &format!("node_timeout=100ms&{options}"));
+        deployment.has_stood_a_while();
+        deployment
+    }
+
+    pub fn address(&self, node: usize) -> String {
+        format!("127.0.0.1:{}", self.nodes[node].port)
+    }
+
     pub fn url(&self) -> String {
-        let nodes: Vec<_> = self
-            .nodes
-            .iter()
-            .map(|node| format!("127.0.0.1:{}", node.port))
+        self.url_through(self.nodes.iter().map(|node| node.port))
+    }
+
+    /// The nodes in their order, but on other ports: those of proxies.
+    pub fn url_through(&self, ports: impl IntoIterator<Item = u16>) -> String {
+        let nodes: Vec<_> = ports
+            .into_iter()
+            .map(|port| format!("127.0.0.1:{port}"))
             .collect();
         let max_ttl = self.max_ttl.as_millis();
         format!(

@@ -2,7 +2,11 @@
 
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
 
+pub mod bent_clock;
+#[cfg(feature = "conformance")]
+pub mod crowd;
 pub mod deployment;
+pub mod proxy;
 pub mod redis_server;
 
 use std::net::TcpListener;

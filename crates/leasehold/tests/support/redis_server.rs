@@ -15,6 +15,7 @@ pub struct RedisServer {
     pub port: u16,
     folder: tempfile::TempDir,
     arguments: Vec<String>,
+    environment: Vec<(String, String)>,
     process: Mutex<Child>,
 }
 
@@ -25,17 +26,23 @@ impl RedisServer {
 
     /// With more arguments for the server.
     pub fn with(arguments: &[&str]) -> Self {
+        Self::within(arguments, &[])
+    }
+
+    /// With more in its environment too.
+    pub fn within(arguments: &[&str], environment: &[(String, String)]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let arguments: Vec<_> = arguments.iter().map(|a| a.to_string()).collect();
         // Another process may take a free port before the server does.
         for _ in 0..20 {
             let port = free_port();
-            let mut process = spawn(port, &folder, &arguments);
+            let mut process = spawn(port, &folder, &arguments, environment);
             if answers(port, &mut process) {
                 return Self {
                     port,
                     folder,
                     arguments,
+                    environment: environment.to_vec(),
                     process: Mutex::new(process),
                 };
             }
@@ -59,7 +66,7 @@ impl RedisServer {
         let mut process = self.process.lock().unwrap();
         let deadline = Instant::now() + Duration::from_secs(10);
         loop {
-            *process = spawn(self.port, &self.folder, &self.arguments);
+            *process = spawn(self.port, &self.folder, &self.arguments, &self.environment);
             if answers(self.port, &mut process) {
                 return;
             }
@@ -70,7 +77,15 @@ impl RedisServer {
         }
     }
 
-    /// SIGSTOP or SIGCONT.
+    /// Lets it stand still where it is; with `go_on` it goes on with its memory.
+    pub fn stop(&self) {
+        self.signal(Signal::SIGSTOP);
+    }
+
+    pub fn go_on(&self) {
+        self.signal(Signal::SIGCONT);
+    }
+
     pub fn signal(&self, signal: Signal) {
         let pid = self.process.lock().unwrap().id();
         kill(Pid::from_raw(pid as i32), signal).unwrap();
@@ -88,12 +103,18 @@ impl Drop for RedisServer {
     }
 }
 
-fn spawn(port: u16, folder: &tempfile::TempDir, arguments: &[String]) -> Child {
+fn spawn(
+    port: u16,
+    folder: &tempfile::TempDir,
+    arguments: &[String],
+    environment: &[(String, String)],
+) -> Child {
     Command::new("redis-server")
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
         .args(["--dir", &folder.path().display().to_string()])
         .args(["--save", "", "--appendonly", "no", "--loglevel", "warning"])
         .args(arguments)
+        .envs(environment.iter().cloned())
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())

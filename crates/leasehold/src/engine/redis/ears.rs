@@ -122,13 +122,20 @@ impl ServerClock {
 
     /// Until when a lock that was handed over may be relied on. The server's clock tells how much later than
     /// an earlier answer the grant was made, and that answer was made after its request had left: so the
-    /// grant is no older than that. `None` if nothing is known.
-    pub(crate) fn valid_until(&self, handed_over: &HandedOver) -> Option<Moment> {
+    /// grant is no older than that. `None` if nothing is known, or if the answer came after the grant and has made it
+    /// void: whoever was stopped may ask before it has listened. A grant that is heard of `now` was made before,
+    /// whatever a clock that was stepped says.
+    pub(crate) fn valid_until(
+        &self,
+        handed_over: &HandedOver,
+        now: Moment,
+        validity: impl Fn(Ttl) -> Duration,
+    ) -> Option<Moment> {
         let (sent, then) = (*self.known.lock().unwrap_or_else(PoisonError::into_inner))?;
-        let between = Duration::from_micros(handed_over.granted_at.saturating_sub(then));
+        let between = Duration::from_micros(handed_over.granted_at.checked_sub(then)?);
         // Two clocks drift apart by less than a thousandth.
-        let granted = sent + (between - between / 1000);
-        Some(granted + Ttl::new(handed_over.offer).ok()?.validity())
+        let granted = (sent + (between - between / 1000)).min(now);
+        Some(granted + validity(Ttl::new(handed_over.offer).ok()?))
     }
 }
 
@@ -145,13 +152,34 @@ mod tests {
             offer: Duration::from_millis(500),
             granted_at: 10_000_000,
         };
-        assert!(clock.valid_until(&handed_over).is_none());
+        let now = sent + Duration::from_secs(7);
+        assert!(
+            clock
+                .valid_until(&handed_over, now, Ttl::validity)
+                .is_none()
+        );
         clock.synchronize(sent, 4_000_000);
-        let valid_until = clock.valid_until(&handed_over).unwrap();
+        let valid_until = clock.valid_until(&handed_over, now, Ttl::validity).unwrap();
         assert!(valid_until < sent + Duration::from_millis(6_500));
         assert!(valid_until > sent + Duration::from_millis(6_480));
-        // A clock that went back tells nothing: count from the request itself.
+        // Granted before the last answer, however long before.
         clock.synchronize(sent, 11_000_000);
-        assert!(clock.valid_until(&handed_over).unwrap() < sent + Duration::from_millis(500));
+        let valid_until = clock.valid_until(&handed_over, now, Ttl::validity);
+        assert!(valid_until.is_none());
+    }
+
+    #[test]
+    fn a_clock_that_was_set_forward_makes_no_hand_over_last_longer() {
+        let clock = ServerClock::default();
+        let sent = Moment::from_origin(Duration::from_secs(100));
+        clock.synchronize(sent, 4_000_000);
+        let handed_over = HandedOver {
+            token: FencingToken::new(1).unwrap(),
+            offer: Duration::from_millis(500),
+            granted_at: 64_000_000,
+        };
+        let now = sent + Duration::from_millis(10);
+        let valid_until = clock.valid_until(&handed_over, now, Ttl::validity).unwrap();
+        assert!(valid_until < now + Duration::from_millis(500));
     }
 }

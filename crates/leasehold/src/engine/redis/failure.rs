@@ -37,9 +37,15 @@ pub(crate) fn of_request(cause: RedisError) -> Error {
         _ if code == "OOM" || said.contains("OOM ") => {
             Error::new(ErrorKind::Unreachable, "the server is out of memory").advise("raise maxmemory, or free some")
         }
+        _ if said.contains("DB index is out of range") => {
+            Error::new(ErrorKind::InvalidConfig, "the server has no database of this number")
+                .advise("use a lower one, or raise databases in the server's configuration")
+        }
         Redis::Server(_) | Redis::Extension => {
             Error::new(ErrorKind::Unexpected, format!("the server says: {said}"))
         }
+        Redis::Parse => unfit("what answers there is not a Redis server").advise("check the address and the port")
+            .of_unknown_effect(),
         Redis::InvalidClientConfig => Error::new(ErrorKind::InvalidConfig, said).advise("mend the URL"),
         _ if cause.is_timeout() => Error::new(ErrorKind::Unreachable, "the server did not answer in time")
             .advise("see that it is up and not overloaded, or raise ?timeout=")

@@ -33,7 +33,7 @@ use self::keys::Keys;
 use self::node::{ACQUIRE, BREAK, Node, RELEASE, RENEW};
 use self::protocol::{Answer, Deployment, Listener, Renewed};
 use self::settings::Settings;
-use crate::claim::{Claim, ClaimId};
+use crate::claim::{Claim, ClaimId, Ttl};
 use crate::clock::Clock;
 use crate::engine::{
     Attempt, Capabilities, Contention, Driver, Engine, Fairness, Grant, LockInfo, LossReason,
@@ -229,7 +229,9 @@ impl Engine for Redis {
         loop {
             match news.pop().map(|News { what, .. }| what) {
                 Some(Heard::Granted(handed_over)) if self.settings.wait_replicas == 0 => {
-                    let Some(valid_until) = self.clock.valid_until(&handed_over) else {
+                    let now = Clock::machine().now();
+                    let valid_until = self.clock.valid_until(&handed_over, now, Ttl::validity);
+                    let Some(valid_until) = valid_until else {
                         return Ok(Wake::Retry);
                     };
                     self.ears.waiters.forget(&claim.id);

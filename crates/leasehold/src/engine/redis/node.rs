@@ -1,5 +1,6 @@
 //! One server: a connection that mends itself, and the scripts called over it.
 
+use std::borrow::Borrow;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -108,8 +109,16 @@ impl Node {
 
     /// Makes the scripts known, so that no call needs a second try, which later ones could overtake.
     pub(crate) async fn load_scripts(&self) -> Result<()> {
+        let scripts = [&ACQUIRE, &RENEW, &RELEASE, &YIELD, &BREAK, &MARK, &SHOW];
+        let mut ask = redis::cmd("SCRIPT");
+        ask.arg("EXISTS");
+        for script in scripts {
+            ask.arg(script.get_hash());
+        }
+        // A node that was only slow knows them all.
+        let known: Vec<bool> = self.send(&ask).await?;
         let connection = &mut self.connection.clone();
-        for script in [&ACQUIRE, &RENEW, &RELEASE, &YIELD, &BREAK, &MARK, &SHOW] {
+        for (script, _) in scripts.iter().zip(known).filter(|(_, known)| !known) {
             self.sent.fetch_add(1, Ordering::Relaxed);
             let loaded = script.load_async(connection).await;
             loaded.map_err(failure::of_request)?;
@@ -146,7 +155,7 @@ impl Node {
     pub(crate) async fn call_all<T: FromRedisValue>(
         &self,
         script: &Script,
-        calls: &[Call],
+        calls: &[impl Borrow<Call>],
     ) -> Vec<Result<T>> {
         let mut answers = self.send_all(script, calls).await;
         let unknown = |answer: &RedisResult<Value>| answer.as_ref().is_err_and(is_unknown_script);
@@ -180,13 +189,13 @@ impl Node {
     async fn send_all(
         &self,
         script: &Script,
-        calls: &[Call],
+        calls: &[impl Borrow<Call>],
     ) -> RedisResult<Vec<RedisResult<Value>>> {
         self.sent.fetch_add(calls.len() as u64, Ordering::Relaxed);
         let mut pipeline = redis::pipe();
         pipeline.ignore_errors();
         for call in calls {
-            pipeline.add_command(call.command(script));
+            pipeline.add_command(call.borrow().command(script));
         }
         pipeline.query_async(&mut self.connection.clone()).await
     }

@@ -48,6 +48,10 @@ impl Settings {
 
 fn server(url: &EngineUrl, db: Option<u32>) -> Result<ConnectionInfo> {
     if url.scheme == "redis+unix" {
+        if url.path.is_empty() {
+            return Err(invalid("a redis+unix: URL names a socket".to_owned())
+                .advise("write redis+unix:/run/redis/redis.sock"));
+        }
         return with_login(ConnectionAddr::Unix(url.path.clone().into()), url, db);
     }
     let [host] = url.hosts.as_slice() else {
@@ -78,6 +82,12 @@ pub(crate) fn server_at(
     };
     let db = match url.path.trim_matches('/') {
         "" => db,
+        path if db.is_some() => {
+            return Err(invalid(format!(
+                "the database is given twice, as /{path} and as an option"
+            ))
+            .advise("give it once"));
+        }
         path => Some(path.parse::<u32>().map_err(|_| {
             invalid(format!("{path:?} is not the number of a database"))
                 .advise("write redis://host:6379/0")
@@ -115,6 +125,11 @@ fn host_and_port(text: &str) -> Result<(String, u16)> {
         })?,
     };
     let host = host.trim_start_matches('[').trim_end_matches(']');
+    if host.is_empty() {
+        return Err(
+            invalid("the name of the host is missing".to_owned()).advise("write redis://host:6379")
+        );
+    }
     Ok((host.to_owned(), port))
 }
 

@@ -2,7 +2,7 @@
 //! it costs its time-out once and not with every call.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use redis::Script;
@@ -10,11 +10,14 @@ use redis::Script;
 use crate::backoff::Backoff;
 use crate::claim::ClaimId;
 use crate::engine::redis::ears::{Ears, ServerClock};
-use crate::engine::redis::node::{Call, Node};
-use crate::error::{Error, ErrorKind, Result};
+use crate::engine::redis::node::{Call, Node, RELEASE};
+use crate::error::{Effect, Error, ErrorKind, Result};
 
 /// How long a node that was found ill may take to answer before it counts as well.
 const A_LOOK: Duration = Duration::from_secs(1);
+
+/// The claims that a node has seen are among the first that end after it has fallen ill.
+const MOST_WORDS: usize = 4096;
 
 #[derive(Debug)]
 pub(super) struct Member {
@@ -24,6 +27,8 @@ pub(super) struct Member {
     ears: Arc<Ears>,
     /// Left out until it is well again.
     ill: AtomicBool,
+    /// Claims that ended while it was ill: it may have granted them, or still have them in a queue.
+    words: Mutex<Vec<Arc<Call>>>,
     /// This process listens there, or would if the node were well.
     listens: AtomicBool,
 }
@@ -36,6 +41,7 @@ impl Member {
             clock: ServerClock::default(),
             ears,
             ill: AtomicBool::new(false),
+            words: Mutex::default(),
             listens: AtomicBool::new(false),
         })
     }
@@ -50,13 +56,38 @@ impl Member {
         self.in_time(patience, self.node.call(script, call)).await
     }
 
+    /// Gives up a claim that is over: now, or when the node is well again.
+    pub(super) async fn release(
+        self: &Arc<Self>,
+        call: Arc<Call>,
+        patience: Duration,
+    ) -> Result<Vec<String>> {
+        let answer = self.call(&RELEASE, &call, patience).await;
+        if answer.is_err() {
+            self.leave_word(call);
+        }
+        answer
+    }
+
+    /// Not for a claim that goes on: this could undo what it is granted later.
+    pub(super) fn leave_word(&self, release: Arc<Call>) {
+        let mut words = self.words();
+        if self.is_left_out() && words.len() < MOST_WORDS {
+            words.push(release);
+        }
+    }
+
+    fn words(&self) -> MutexGuard<'_, Vec<Arc<Call>>> {
+        self.words.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Whatever is asked of a node: a failure to answer leaves it out from now on.
     pub(super) async fn in_time<T>(
         self: &Arc<Self>,
         patience: Duration,
         asking: impl Future<Output = Result<T>>,
     ) -> Result<T> {
-        if self.ill.load(Ordering::Acquire) {
+        if self.is_left_out() {
             return Err(self.unreachable("it did not answer before"));
         }
         match tokio::time::timeout(patience, asking).await {
@@ -71,6 +102,25 @@ impl Member {
                 Err(self.unreachable(&format!("no answer within {after}")))
             }
         }
+    }
+
+    /// Says of which node an error is; one that did not answer says so already.
+    pub(super) fn place(&self, error: Error) -> Error {
+        if error.kind() == ErrorKind::Unreachable {
+            return error;
+        }
+        let mut placed = Error::new(error.kind(), format!("{}: {}", self.address, error.what()));
+        if let Some(advice) = error.advice() {
+            placed = placed.advise(advice);
+        }
+        match error.effect() {
+            Effect::None => placed,
+            Effect::Unknown => placed.of_unknown_effect(),
+        }
+    }
+
+    pub(super) fn is_left_out(&self) -> bool {
+        self.ill.load(Ordering::Acquire)
     }
 
     fn unreachable(&self, why: &str) -> Error {
@@ -94,6 +144,10 @@ impl Member {
 
     async fn look(&self) -> Result<()> {
         self.node.load_scripts().await?;
+        let words = self.words().clone();
+        let told = self.node.call_all::<Vec<String>>(&RELEASE, &words).await;
+        told.into_iter().collect::<Result<Vec<_>>>()?;
+        self.words().drain(..words.len());
         if self.listens.load(Ordering::Acquire) {
             self.node.subscribe(self.ears.channel()).await?;
         }
@@ -111,8 +165,12 @@ async fn nurse(member: Weak<Member>) {
                 return;
             };
             if let Ok(Ok(())) = tokio::time::timeout(A_LOOK, member.look()).await {
-                member.ill.store(false, Ordering::Release);
-                return;
+                let words = member.words();
+                if words.is_empty() {
+                    member.ill.store(false, Ordering::Release);
+                    return;
+                }
+                continue;
             }
         }
         tokio::time::sleep(delays.delay()).await;

@@ -116,14 +116,7 @@ impl Redlock {
                     warnings.extend(more.map(|warning| format!("{}: {warning}", member.address)));
                 }
                 Err(error) if error.kind() == ErrorKind::Unreachable => failed.push(error),
-                Err(error) => {
-                    let what = format!("{}: {}", member.address, error.what());
-                    let placed = Error::new(error.kind(), what);
-                    return Err(match error.advice() {
-                        Some(advice) => placed.advise(advice),
-                        None => placed,
-                    });
-                }
+                Err(error) => return Err(member.place(error)),
             }
         }
         if failed.len() > members.len() - settings.quorum {
@@ -141,21 +134,27 @@ impl Redlock {
         })
     }
 
-    /// One proposal to all nodes at once. Returns as soon as the answers that are still out can change nothing.
+    /// One proposal to all nodes at once. Returns as soon as a quorum has granted it; else all have answered, or had
+    /// their time: who grants what nobody counts would block the lock for a whole TTL.
     async fn propose(&self, claim: &Claim, proposed: u64, listener: Option<Listener<'_>>) -> Tally {
         let deployment = self.deployment(proposed);
-        let call = Arc::new(protocol::acquire(&self.keys, claim, listener, deployment));
+        let call = protocol::acquire(&self.keys, claim, listener, deployment);
         let mut tally = Tally::new(self.members.len(), self.settings.quorum);
         let sent = Clock::machine().now();
         let patience = self.settings.patience(claim.ttl);
-        let mut asking = self.ask(self.all(), &ACQUIRE, &call, patience).await;
+        let mut asking = self
+            .ask(self.all(), calling(&ACQUIRE, call, patience))
+            .await;
         while let Some((node, reply)) = asking.next().await {
             let answer = reply.and_then(|reply| Answer::read(&reply, claim));
             if let Ok(Answer::Granted { now, .. } | Answer::Held { now, .. }) = &answer {
                 self.members[node].clock.synchronize(sent, *now);
             }
-            tally.add(node, answer);
-            if tally.is_decided() {
+            tally.add(
+                node,
+                answer.map_err(|error| self.members[node].place(error)),
+            );
+            if tally.is_granted() {
                 break;
             }
         }
@@ -165,17 +164,18 @@ impl Redlock {
 
     /// Asks these nodes at once. Everything has been sent when this returns: what is sent to a node later arrives
     /// later.
-    async fn ask(
+    async fn ask<A>(
         &self,
         nodes: impl IntoIterator<Item = usize>,
-        script: &'static Script,
-        call: &Arc<Call>,
-        patience: Duration,
-    ) -> Asking {
+        how: impl Fn(Arc<Member>) -> A,
+    ) -> Asking
+    where
+        A: Future<Output = Result<Vec<String>>> + Send + 'static,
+    {
         let asking = Asking::new();
         for number in nodes {
-            let (member, call) = (Arc::clone(&self.members[number]), Arc::clone(call));
-            let ask = async move { (number, member.call(script, &call, patience).await) };
+            let answer = how(Arc::clone(&self.members[number]));
+            let ask = answer.map(move |answer| (number, answer));
             let mut ask: Ask = Box::pin(tokio::task::unconstrained(ask));
             match futures_util::poll!(&mut ask) {
                 Poll::Ready(answer) => asking.push(Box::pin(std::future::ready(answer))),
@@ -208,7 +208,7 @@ impl Redlock {
             None => (&RELEASE, protocol::release(&self.keys, claim)),
         };
         let patience = self.settings.patience(claim.ttl);
-        let mut asking = self.ask(nodes, script, &Arc::new(call), patience).await;
+        let mut asking = self.ask(nodes, calling(script, call, patience)).await;
         while asking.next().await.is_some() {}
     }
 
@@ -232,7 +232,8 @@ impl Redlock {
             .iter()
             .filter(|blank| blank.uptime >= self.settings.max_ttl);
         let marks = old_enough.map(|blank| self.members[blank.node].call(&MARK, &call, CONNECT));
-        let marked = join_all(marks).await.into_iter().flatten().count();
+        let marked = join_all(marks).await.into_iter().flatten();
+        let marked = marked.filter(|reply| reply == &["marked"]).count();
         if marked >= self.settings.quorum {
             return Duration::ZERO;
         }
@@ -271,6 +272,19 @@ async fn prepare(node: &Node) -> Result<Vec<String>> {
     let warnings = health::check(node, 1).await?;
     node.load_scripts().await?;
     Ok(warnings)
+}
+
+/// The same script for all nodes.
+fn calling(
+    script: &'static Script,
+    call: Call,
+    patience: Duration,
+) -> impl Fn(Arc<Member>) -> futures_util::future::BoxFuture<'static, Result<Vec<String>>> {
+    let call = Arc::new(call);
+    move |member| {
+        let call = Arc::clone(&call);
+        async move { member.call(script, &call, patience).await }.boxed()
+    }
 }
 
 type Ask = std::pin::Pin<Box<dyn Future<Output = (usize, Result<Vec<String>>)> + Send>>;
@@ -340,7 +354,7 @@ impl Engine for Redlock {
             });
             let sent = Clock::machine().now();
             let tally = self.propose(claim, proposed.get(), listener).await;
-            let to_release = tally.to_release.clone();
+            let (granted_by, unanswered) = (tally.granted_by.clone(), tally.unanswered.clone());
             match tally.outcome() {
                 Outcome::Granted(token) => {
                     let valid_until = sent + self.settings.validity(claim.ttl);
@@ -349,7 +363,7 @@ impl Engine for Redlock {
                     return Ok(Attempt::Granted(Grant { token, valid_until }));
                 }
                 Outcome::Behind(register) => {
-                    self.step_back(claim, to_release, None).await;
+                    self.step_back(claim, granted_by, None).await;
                     self.proposals.outbid(&claim.id, register);
                 }
                 Outcome::AllBlank(blank) => {
@@ -369,7 +383,7 @@ impl Engine for Redlock {
                     ahead,
                 } => {
                     let waits = listener.map(|listener| (proposed.get(), listener));
-                    self.step_back(claim, to_release, waits).await;
+                    self.step_back(claim, granted_by, waits).await;
                     if claim.queues && listener.is_none() {
                         let listen = || join_all(self.members.iter().map(Member::listen));
                         self.listening.get_or_init(|| listen().map(|_| ())).await;
@@ -377,13 +391,20 @@ impl Engine for Redlock {
                     }
                     if !claim.queues {
                         self.proposals.forget(&claim.id);
+                        for node in unanswered {
+                            self.members[node]
+                                .leave_word(Arc::new(protocol::release(&self.keys, claim)));
+                        }
                     }
                     return Ok(Attempt::Held(held(
                         look_again_in + self.stagger(claim),
                         ahead,
                     )));
                 }
-                Outcome::Failed(error) => return Err(error),
+                Outcome::Failed(error) => {
+                    self.step_back(claim, granted_by, None).await;
+                    return Err(error);
+                }
             }
         }
         Ok(Attempt::Held(held(self.stagger(claim), None)))
@@ -413,7 +434,10 @@ impl Engine for Redlock {
                     // The others should follow at once. If they do not, the votes are split: an attempt
                     // gathers what is there, or goes back to the queue.
                     Heard::Granted(handed_over) if handed_over.token.get() == proposed => {
-                        let valid_until = self.members[server].clock.valid_until(&handed_over);
+                        let now = Clock::machine().now();
+                        let validity = |ttl| self.settings.validity(ttl);
+                        let clock = &self.members[server].clock;
+                        let valid_until = clock.valid_until(&handed_over, now, validity);
                         votes.extend(valid_until.map(|valid_until| (server, valid_until)));
                         patience = Some(SPLIT + self.stagger(claim));
                     }
@@ -479,8 +503,12 @@ impl Engine for Redlock {
         self.ears.waiters.forget(&claim.id);
         self.proposals.forget(&claim.id);
         let call = Arc::new(protocol::release(&self.keys, claim));
-        self.release_everywhere(&RELEASE, &call, self.settings.patience(claim.ttl))
-            .await
+        let patience = self.settings.patience(claim.ttl);
+        let releasing = self.ask(self.all(), |member| {
+            let call = Arc::clone(&call);
+            async move { member.release(call, patience).await }
+        });
+        self.count_released(releasing.await).await
     }
 
     async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>> {
@@ -488,8 +516,9 @@ impl Engine for Redlock {
     }
 
     async fn break_lock(&self, name: &LockName) -> Result<Released> {
-        let call = Arc::new(protocol::break_lock(&self.keys, name));
-        self.release_everywhere(&BREAK, &call, CONNECT).await
+        let call = protocol::break_lock(&self.keys, name);
+        let breaking = self.ask(self.all(), calling(&BREAK, call, CONNECT));
+        self.count_released(breaking.await).await
     }
 
     fn commands_sent(&self) -> Option<u64> {
@@ -543,13 +572,7 @@ impl Redlock {
     }
 
     /// Done when a quorum has answered; the others finish in the background.
-    async fn release_everywhere(
-        &self,
-        script: &'static Script,
-        call: &Arc<Call>,
-        patience: Duration,
-    ) -> Result<Released> {
-        let mut asking = self.ask(self.all(), script, call, patience).await;
+    async fn count_released(&self, mut asking: Asking) -> Result<Released> {
         let (mut answered, mut was_held) = (0, false);
         let mut failed = Vec::new();
         while let Some((_, reply)) = asking.next().await {

@@ -1,5 +1,6 @@
 //! What a Redlock URL says.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use redis::ConnectionInfo;
@@ -45,9 +46,10 @@ impl Settings {
             .iter()
             .map(|host| Ok((host.clone(), server_at(host, tls, url, db)?)))
             .collect::<Result<Vec<_>>>()?;
-        let mut distinct = url.hosts.clone();
-        distinct.sort();
-        distinct.dedup();
+        let distinct: HashSet<_> = nodes
+            .iter()
+            .map(|(_, server)| server.addr().to_string())
+            .collect();
         if distinct.len() < nodes.len() {
             return Err(invalid("a node is named twice".to_owned())
                 .advise("name each once: its vote would count double"));
@@ -70,10 +72,12 @@ impl Settings {
         })
     }
 
-    /// For how long a grant can be relied on.
+    /// For how long a grant can be relied on. A renewal may ask for more than max_ttl; but a node that forgets it
+    /// votes again after that time.
     pub(super) fn validity(&self, ttl: Ttl) -> Duration {
-        let drift = ttl.get().mul_f64(self.drift) + Duration::from_millis(2);
-        ttl.get().saturating_sub(drift).min(ttl.validity())
+        let least = ttl.get().min(self.max_ttl);
+        let drift = least.mul_f64(self.drift) + Duration::from_millis(2);
+        least.saturating_sub(drift).min(ttl.validity())
     }
 
     /// No longer for one node than the TTL, which would then be of no use, or than a busy machine may need.
@@ -138,6 +142,15 @@ mod tests {
         for (text, nodes, expected) in table {
             assert_eq!(quorum(text, nodes).ok(), expected, "{text:?} of {nodes}");
         }
+    }
+
+    #[test]
+    fn nobody_relies_on_a_grant_for_longer_than_nodes_remember() {
+        let url = EngineUrl::parse("redlock://a,b,c?max_ttl=2s&drift=10%25").unwrap();
+        let settings = Settings::from_url(&url).unwrap();
+        let validity = |seconds| settings.validity(Ttl::new(Duration::from_secs(seconds)).unwrap());
+        assert_eq!(validity(1), Duration::from_millis(898));
+        assert_eq!(validity(60), Duration::from_millis(1798));
     }
 
     #[test]

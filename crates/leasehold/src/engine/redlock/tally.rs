@@ -12,8 +12,10 @@ use crate::token::FencingToken;
 pub(super) struct Tally {
     nodes: usize,
     quorum: usize,
-    /// Who has granted, or may have: to be released if nothing comes of it.
-    pub(super) to_release: Vec<usize>,
+    /// Who has granted: to be given back if nothing comes of it.
+    pub(super) granted_by: Vec<usize>,
+    /// Who may have granted.
+    pub(super) unanswered: Vec<usize>,
     /// By token: a claim may hold a lock already with an earlier one.
     granted: HashMap<FencingToken, usize>,
     /// For how long the others hold it where it is held.
@@ -53,7 +55,8 @@ impl Tally {
         Self {
             nodes,
             quorum,
-            to_release: Vec::new(),
+            granted_by: Vec::new(),
+            unanswered: Vec::new(),
             granted: HashMap::new(),
             held: Vec::new(),
             ahead: None,
@@ -66,7 +69,7 @@ impl Tally {
     pub(super) fn add(&mut self, node: usize, answer: Result<Answer>) {
         match answer {
             Ok(Answer::Granted { token, .. }) => {
-                self.to_release.push(node);
+                self.granted_by.push(node);
                 *self.granted.entry(token).or_default() += 1;
             }
             Ok(Answer::Held {
@@ -85,21 +88,15 @@ impl Tally {
                 uptime,
             }),
             Err(error) => {
-                self.to_release.push(node);
+                self.unanswered.push(node);
                 self.failed.push(error);
             }
         }
     }
 
-    /// Whether the answers that are still out can change anything. That all are blank is known when all have
-    /// said so.
-    pub(super) fn is_decided(&self) -> bool {
-        let most = self.granted.values().max().copied().unwrap_or(0);
-        let others = self.granted.values().sum::<usize>() - most;
-        let refused =
-            others + self.held.len() + self.behind.len() + self.blank.len() + self.failed.len();
-        let only_blank = self.blank.len() == refused;
-        most >= self.quorum || (refused > self.nodes - self.quorum && !only_blank)
+    /// Whether the answers that are still out can change nothing.
+    pub(super) fn is_granted(&self) -> bool {
+        self.granted.values().any(|votes| *votes >= self.quorum)
     }
 
     pub(super) fn outcome(self) -> Outcome {
@@ -108,13 +105,15 @@ impl Tally {
         if let Some((token, _)) = most.filter(|(_, votes)| **votes >= self.quorum) {
             return Outcome::Granted(*token);
         }
-        // A bad request is bad on every node.
+        // The others go on without a few that are set up wrong; a bad request is bad on every node.
         let mut failed = self.failed;
-        if let Some(nth) = failed
-            .iter()
-            .position(|e| e.kind() != ErrorKind::Unreachable)
+        if failed.len() > self.nodes - self.quorum
+            && let Some(nth) = failed
+                .iter()
+                .position(|e| e.kind() != ErrorKind::Unreachable)
         {
-            return Outcome::Failed(failed.swap_remove(nth));
+            // The others may have granted it.
+            return Outcome::Failed(failed.swap_remove(nth).of_unknown_effect());
         }
         let passed = self.behind.iter().max().copied();
         let split = self.granted.keys().max().filter(|_| self.granted.len() > 1);
@@ -203,13 +202,13 @@ mod tests {
     #[test]
     fn a_quorum_decides_at_once() {
         let tally = tally(vec![granted(T), held(5), granted(T), granted(T)]);
-        assert!(tally.is_decided());
+        assert!(tally.is_granted());
         assert!(matches!(tally.outcome(), Outcome::Granted(token) if token.get() == T));
     }
 
     #[test]
     fn two_grants_decide_nothing() {
-        assert!(!tally(vec![granted(T), granted(T), down()]).is_decided());
+        assert!(!tally(vec![granted(T), granted(T), down()]).is_granted());
     }
 
     #[test]
@@ -250,8 +249,19 @@ mod tests {
     }
 
     #[test]
+    fn a_few_that_are_set_up_wrong_do_not_count() {
+        let wrong = || Err(Error::new(ErrorKind::Denied, "no"));
+        let waits = tally(vec![held(1), wrong(), held(1), wrong(), held(1)]);
+        assert!(matches!(waits.outcome(), Outcome::Held { .. }));
+        let fails = tally(vec![held(1), wrong(), down(), wrong(), held(1)]);
+        let Outcome::Failed(error) = fails.outcome() else {
+            panic!("failed");
+        };
+        assert_eq!(error.kind(), ErrorKind::Denied);
+    }
+
+    #[test]
     fn all_blank_is_known_only_when_all_have_said_so() {
-        assert!(!tally((0..4).map(|_| blank()).collect()).is_decided());
         let all = tally((0..5).map(|_| blank()).collect());
         assert!(matches!(all.outcome(), Outcome::AllBlank(_)));
         let some = tally(vec![blank(), blank(), blank(), granted(T), granted(T)]);
@@ -259,8 +269,9 @@ mod tests {
     }
 
     #[test]
-    fn who_may_have_granted_is_released() {
-        let tally = tally(vec![granted(T), held(1), down(), held(1), held(1)]);
-        assert_eq!(tally.to_release, [0, 2]);
+    fn what_was_granted_in_vain_is_given_back() {
+        let tally = tally(vec![granted(T), held(1), down(), held(1), granted(T)]);
+        assert_eq!(tally.granted_by, [0, 4]);
+        assert_eq!(tally.unanswered, [2]);
     }
 }

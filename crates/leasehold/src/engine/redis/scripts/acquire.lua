@@ -45,4 +45,9 @@ else
   redis.call('PEXPIRE', QUEUE, FORGET_QUEUE)
   redis.call('PEXPIRE', WAITERS, FORGET_QUEUE)
 end
-return { 'held', text(time_left()), NOW_TEXT, text(rank), text(#modes) }
+local left = time_left()
+-- Another program tells nobody when it releases: whoever is next looks now and then.
+if rank == 0 and is_foreign() then
+  left = left < 0 and LOOK_AT_OTHERS or math.min(left, LOOK_AT_OTHERS)
+end
+return { 'held', text(left), NOW_TEXT, text(rank), text(#modes) }

@@ -7,6 +7,9 @@ local OFFER = 500
 -- A queue that nobody looks at any more goes after a day; whoever waits looks at least once per TTL.
 local FORGET_QUEUE = 25 * 60 * 60 * 1000
 
+-- How often to look at a lock that another program holds.
+local LOOK_AT_OTHERS = 100
+
 local function text(number)
   return string.format('%.0f', number)
 end
@@ -20,6 +23,10 @@ local function next_number()
   local number = math.max(last_number() + 1, NOW)
   redis.call('HSET', REGISTER, STRIPE, text(number))
   return number
+end
+
+local function uptime()
+  return tonumber(string.match(redis.call('INFO', 'server'), 'uptime_in_seconds:(%d+)') or '0')
 end
 
 -- Whether this server may vote: nil, or the answer that says why not. One without a mark has lost its memory, or
@@ -41,8 +48,7 @@ local function check_mark(max_ttl)
     return nil
   end
   redis.call('HSETNX', REGISTER, 'blank', NOW_TEXT)
-  local uptime = string.match(redis.call('INFO', 'server'), 'uptime_in_seconds:(%d+)') or '0'
-  return { 'blank', text(max_ttl - (NOW - since) / 1000), uptime }
+  return { 'blank', text(max_ttl - (NOW - since) / 1000), text(uptime()) }
 end
 
 local function holder_note(token, mode, ttl, meta)
@@ -55,6 +61,12 @@ local function note_of(value)
   if both and string.sub(both, 1, #value + 1) == value .. '=' then
     return string.sub(both, #value + 2)
   end
+end
+
+-- Whether another program holds the lock.
+local function is_foreign()
+  local value = redis.call('GET', LOCK)
+  return value and value ~= MANY and not note_of(value)
 end
 
 local function read_holder(note)

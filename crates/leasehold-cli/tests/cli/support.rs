@@ -1,0 +1,14 @@
+//! Real servers, as the library's tests start them.
+
+#![allow(dead_code, unreachable_pub)]
+
+#[path = "../../../leasehold/tests/support/deployment.rs"]
+pub mod deployment;
+#[path = "../../../leasehold/tests/support/redis_server.rs"]
+pub mod redis_server;
+
+/// A port that nobody listens on just now.
+pub fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}

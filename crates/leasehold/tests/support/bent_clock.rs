@@ -1,0 +1,57 @@
+//! A server whose wall clock can be stepped while it runs.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use super::redis_server::RedisServer;
+
+pub struct BentClock {
+    folder: tempfile::TempDir,
+}
+
+impl BentClock {
+    /// A server with such a clock.
+    pub fn server() -> (RedisServer, Self) {
+        let clock = Self {
+            folder: tempfile::tempdir().unwrap(),
+        };
+        clock.step_to(0);
+        let text = |path: &Path| path.display().to_string();
+        let environment = [
+            ("LD_PRELOAD".to_owned(), text(library())),
+            ("BENT_CLOCK".to_owned(), text(&clock.file())),
+        ];
+        (RedisServer::within(&[], &environment), clock)
+    }
+
+    fn file(&self) -> PathBuf {
+        self.folder.path().join("offset")
+    }
+
+    /// So many seconds before or after the truth.
+    pub fn step_to(&self, seconds: i64) {
+        use std::io::Write;
+        // Not truncated on the way: the server has it mapped.
+        let mut options = fs::OpenOptions::new();
+        let file = options.write(true).create(true).truncate(false);
+        let mut file = file.open(self.file()).unwrap();
+        file.write_all(&seconds.to_ne_bytes()).unwrap();
+    }
+}
+
+fn library() -> &'static Path {
+    static BUILT: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
+    let (_, library) = BUILT.get_or_init(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let (source, library) = (folder.path().join("bent.c"), folder.path().join("bent.so"));
+        fs::write(&source, include_str!("bent_clock.c")).unwrap();
+        let mut compiler = Command::new("cc");
+        compiler.args(["-shared", "-fPIC", "-O1", "-o"]);
+        let built = compiler.arg(&library).arg(&source).status();
+        assert!(built.expect("a C compiler").success());
+        (folder, library)
+    });
+    library
+}
