@@ -248,10 +248,11 @@ async fn the_file_does_not_grow_with_the_names() {
         for name in 0..1_000 {
             let lock = locks
                 .lock(format!("{round}/{name}"))
-                .ttl(Duration::from_millis(10));
+                .ttl(Duration::from_millis(500));
             lock.acquire().await.unwrap().detach();
         }
     }
+    tokio::time::sleep(Duration::from_millis(600)).await;
     for _ in 0..1_100 {
         locks
             .lock("a")
