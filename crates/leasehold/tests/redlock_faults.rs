@@ -120,7 +120,8 @@ async fn any_two_are_cut_off() {
         for node in pair {
             proxies[node].set(Link::Open);
         }
-        tokio::time::sleep(ms(200)).await;
+        // Until they are found well: with the next two, more would be missing than may be.
+        tokio::time::sleep(ms(700)).await;
     }
     crowd.goes_on(50, ms(5000)).await;
     crowd.ends_well("two of five cut off", faults).await;
