@@ -26,14 +26,17 @@ pub enum Wait {
     Forever,
 }
 
-/// Obtains the grant, or `None` if others hold the lock until the deadline.
+/// Obtains the grant; `None` if others hold the lock and the claim does not queue, `TimedOut` if it has queued until the
+/// deadline.
 ///
 /// The first attempt is always made and always finished, whatever the deadline.
 pub(crate) async fn acquire(core: &Arc<Core>, claim: &Claim, wait: Wait) -> Result<Option<Grant>> {
+    let start = core.clock.now();
     let deadline = match wait {
-        Wait::UpTo(time) => Some(core.clock.now() + time),
+        Wait::UpTo(time) => Some(start + time),
         Wait::Forever => None,
     };
+    let mut queued = false;
     let mut place = Place::taken_by(core, claim);
     let mut delays = Backoff::new(
         claim.id.seed(),
@@ -49,7 +52,7 @@ pub(crate) async fn acquire(core: &Arc<Core>, claim: &Claim, wait: Wait) -> Resu
             }
             Ok(Attempt::Held(contention)) => contention,
             Err(failure) => {
-                if failure.effect() == Effect::Unknown {
+                if queued || failure.effect() == Effect::Unknown {
                     place.give_up().await;
                 }
                 place.keep();
@@ -60,6 +63,7 @@ pub(crate) async fn acquire(core: &Arc<Core>, claim: &Claim, wait: Wait) -> Resu
             place.keep();
             return Ok(None);
         }
+        queued = true;
         observe::waiting(claim, &contention);
         let next = before(core, deadline, async {
             match wake(core, claim, &contention, &mut delays).await {
@@ -71,7 +75,8 @@ pub(crate) async fn acquire(core: &Arc<Core>, claim: &Claim, wait: Wait) -> Resu
             Some(next) => next,
             None => {
                 place.give_up().await;
-                return Ok(None);
+                let waited = core.clock.now().since(start);
+                return Err(timed_out(core, claim, waited, contention.because).await);
             }
         };
     }
@@ -188,24 +193,39 @@ impl Drop for Place<'_> {
 }
 
 /// The error for a lock that was not obtained; names the holder if the engine tells in time.
-pub(crate) async fn timed_out(core: &Core, claim: &Claim, waited: Duration) -> Error {
-    let query = Query::Name(claim.name.clone());
-    let deadline = Some(core.clock.now() + CLEAN_UP);
-    let holder = match before(core, deadline, core.engine.inspect(&query)).await {
-        Some(Ok(locks)) => locks.into_iter().flat_map(|lock| lock.holders).next(),
-        _ => None,
+pub(crate) async fn timed_out(
+    core: &Core,
+    claim: &Claim,
+    waited: Duration,
+    because: Option<String>,
+) -> Error {
+    let because = match because {
+        Some(because) => Some(because),
+        None => holder(core, claim).await,
     };
     let waited = humantime::format_duration(Duration::from_millis(waited.as_millis() as u64));
-    let what = match holder {
-        Some(holder) => format!(
-            "not obtained within {waited}: held by {:?} on {:?} (pid {}) for {}",
-            holder.claimant.owner,
-            holder.claimant.host,
-            holder.claimant.pid,
-            humantime::format_duration(Duration::from_secs(holder.held_for.as_secs())),
-        ),
+    let what = match because {
+        Some(because) => format!("not obtained within {waited}: {because}"),
         None => format!("not obtained within {waited}"),
     };
     let error = Error::new(ErrorKind::TimedOut, what).advise("wait longer, or try again later");
     core.place(error, "acquire", &claim.name)
+}
+
+async fn holder(core: &Core, claim: &Claim) -> Option<String> {
+    let query = Query::Name(claim.name.clone());
+    let deadline = Some(core.clock.now() + CLEAN_UP);
+    let locks = before(core, deadline, core.engine.inspect(&query)).await?;
+    let holder = locks
+        .ok()?
+        .into_iter()
+        .flat_map(|lock| lock.holders)
+        .next()?;
+    Some(format!(
+        "held by {:?} on {:?} (pid {}) for {}",
+        holder.claimant.owner,
+        holder.claimant.host,
+        holder.claimant.pid,
+        humantime::format_duration(Duration::from_secs(holder.held_for.as_secs())),
+    ))
 }

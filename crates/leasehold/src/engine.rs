@@ -112,7 +112,7 @@ pub struct Grant {
 }
 
 /// What an attempt met.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Contention {
     /// After this time another attempt is worth while even if nobody wakes us.
     pub look_again_in: Option<Duration>,
@@ -120,6 +120,8 @@ pub struct Contention {
     pub ahead: Option<usize>,
     /// The engine's own mark of what it saw.
     pub seen: u64,
+    /// Why the claim must wait, if not because others hold the lock; for people.
+    pub because: Option<String>,
 }
 
 /// Why a wait ended.

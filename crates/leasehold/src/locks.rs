@@ -246,7 +246,7 @@ impl LockRequest {
             Some(lease) => Ok(lease),
             None => {
                 let waited = locks.core.clock.now().since(start);
-                Err(acquire::timed_out(&locks.core, &claim, waited).await)
+                Err(acquire::timed_out(&locks.core, &claim, waited, None).await)
             }
         }
     }

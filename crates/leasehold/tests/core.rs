@@ -34,6 +34,7 @@ struct Watched {
     renewals: AtomicUsize,
     releases: AtomicUsize,
     fails: AtomicBool,
+    denies: AtomicBool,
     /// How late a hand-over is heard of.
     late: Duration,
 }
@@ -50,6 +51,7 @@ impl Watched {
             renewals: AtomicUsize::new(0),
             releases: AtomicUsize::new(0),
             fails: AtomicBool::new(false),
+            denies: AtomicBool::new(false),
             late,
         })
     }
@@ -94,6 +96,9 @@ impl Engine for Watched {
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt> {
+        if self.denies.load(Ordering::SeqCst) {
+            return Err(Error::new(ErrorKind::Denied, "no longer"));
+        }
         self.inner.try_acquire(claim).await
     }
 
@@ -127,6 +132,21 @@ impl Engine for Watched {
     async fn break_lock(&self, name: &LockName) -> Result<Released> {
         self.inner.break_lock(name).await
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_place_in_the_queue_is_given_up_when_a_later_attempt_fails() {
+    let engine = Watched::new();
+    let locks = engine.locks();
+    let held = locks.lock("x").ttl(secs(1)).acquire().await.unwrap();
+    held.detach();
+    let waiting = tokio::spawn(locks.lock("x").wait_forever().acquire());
+    sleep(ms(500)).await;
+    assert_eq!(locks.show("x").await.unwrap().waiters.len(), 1);
+    engine.denies.store(true, Ordering::SeqCst);
+    let error = waiting.await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied);
+    assert_eq!(locks.show("x").await.unwrap().waiters, []);
 }
 
 #[tokio::test(start_paused = true)]

@@ -142,6 +142,7 @@ impl Lock {
             look_again_in: expiries.min().map(|first| first.since(now)),
             ahead: Some(self.holders.len() + self.position(id).unwrap_or(self.queue.len())),
             seen: 0,
+            because: None,
         }
     }
 

@@ -154,6 +154,7 @@ impl Redis {
                     look_again_in: Some(left.unwrap_or(NO_LIMIT) + later),
                     ahead: Some(holders + rank),
                     seen: 0,
+                    because: None,
                 }))
             }
             Answer::Behind(_) | Answer::Blank { .. } => Err(failure::nonsense(&reply)),

@@ -79,6 +79,8 @@ impl Node {
             .set_connection_timeout(Some(connect_timeout))
             .set_response_timeout(Some(timeout))
             .set_number_of_retries(1)
+            // Never full, so that commands leave in the order in which they are given.
+            .set_pipeline_buffer_size(1 << 16)
             .set_automatic_resubscription()
             .set_push_sender(move |push| {
                 heard(push);

@@ -376,7 +376,10 @@ impl Engine for Redlock {
                         return Err(self.in_quarantine(wait));
                     }
                     if !wait.is_zero() {
-                        return Ok(held(wait, None));
+                        return Ok(Attempt::Held(Contention {
+                            because: Some(self.in_quarantine(wait).what().to_owned()),
+                            ..held(wait, None)
+                        }));
                     }
                 }
                 Outcome::Held {
@@ -397,7 +400,10 @@ impl Engine for Redlock {
                                 .leave_word(Arc::new(protocol::release(&self.keys, claim)));
                         }
                     }
-                    return Ok(held(look_again_in + self.stagger(claim), ahead));
+                    return Ok(Attempt::Held(held(
+                        look_again_in + self.stagger(claim),
+                        ahead,
+                    )));
                 }
                 Outcome::Failed(error) => {
                     self.step_back(claim, granted_by, None).await;
@@ -405,7 +411,7 @@ impl Engine for Redlock {
                 }
             }
         }
-        Ok(held(self.stagger(claim), None))
+        Ok(Attempt::Held(held(self.stagger(claim), None)))
     }
 
     async fn wait(&self, claim: &Claim, _seen: &Contention) -> Result<Wake> {
@@ -602,12 +608,12 @@ impl Redlock {
     }
 }
 
-fn held(look_again_in: Duration, ahead: Option<usize>) -> Attempt {
-    Attempt::Held(Contention {
+fn held(look_again_in: Duration, ahead: Option<usize>) -> Contention {
+    Contention {
         look_again_in: Some(look_again_in),
         ahead,
-        seen: 0,
-    })
+        ..Contention::default()
+    }
 }
 
 fn unanswered() -> Error {

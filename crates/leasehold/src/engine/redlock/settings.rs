@@ -19,7 +19,7 @@ pub(super) const OPTIONS: &[(&str, &str)] = &[
         "max_ttl",
         "no lock is granted for longer; the same for all clients; 60s",
     ),
-    ("node_timeout", "how long to wait for one node, 50ms"),
+    ("node_timeout", "how long to wait for one node, 250ms"),
     ("drift", "how much of a TTL the clocks may drift apart, 1%"),
     ("prefix", "what stands before every lock's name, leasehold:"),
     ("db", "the number of the database, 0"),
@@ -64,7 +64,7 @@ impl Settings {
             max_ttl: Ttl::new(max_ttl)?.get(),
             node_timeout: url
                 .duration("node_timeout")?
-                .unwrap_or(Duration::from_millis(50)),
+                .unwrap_or(Duration::from_millis(250)),
             drift: drift(url.option("drift"))?,
             prefix: url.option("prefix").unwrap_or("leasehold:").to_owned(),
         })

@@ -98,6 +98,7 @@ impl Sqlite {
             look_again_in: claim.queues.then(|| left.unwrap_or_default() + later),
             ahead: (next || !walk.blocked).then_some(walk.holders.len()),
             seen: 0,
+            because: None,
         }
     }
 
