@@ -95,6 +95,34 @@ async fn once_copied(locks: &Locks) -> Lease {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hand_over_that_was_long_on_its_way_is_void() {
+    let server = RedisServer::start();
+    let link = Proxy::to(server.port).await;
+    let direct = Locks::connect(server.url()).await.unwrap();
+    let far = format!("redis://127.0.0.1:{}", link.port);
+    let far = Locks::connect(&far).await.unwrap();
+    let holder = direct.lock("x").ttl(ms(1000)).acquire().await.unwrap();
+    let waiting = tokio::spawn(async move {
+        let lease = far.lock("x").wait(ms(10_000)).acquire().await.unwrap();
+        assert!(lease.is_valid());
+        lease.token()
+    });
+    tokio::time::sleep(ms(100)).await;
+    link.set(Link::Hang);
+    holder.release().await.unwrap();
+    // It is offered to the one that does not hear of it; then the next one gets it.
+    let next = direct.lock("x").wait(ms(3000)).acquire().await.unwrap();
+    // Until the waiter has asked again by itself.
+    tokio::time::sleep(ms(600)).await;
+    link.set(Link::Open);
+    tokio::time::sleep(ms(1000)).await;
+    assert!(!waiting.is_finished(), "two hold the lock");
+    let token = next.token();
+    next.release().await.unwrap();
+    assert!(waiting.await.unwrap() > token);
+}
+
 /// A restart forgets who holds the lock: exclusion is not promised then. Tokens rise all the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_go_on_when_scripts_are_forgotten_and_when_the_server_is_restarted() {

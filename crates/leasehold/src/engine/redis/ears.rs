@@ -2,7 +2,7 @@
 //! connection as everything else.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::{PushInfo, PushKind, Value};
@@ -110,32 +110,57 @@ impl Ears {
 /// What one server's clock said, and when: to tell how old a hand-over is.
 #[derive(Debug, Default)]
 pub(crate) struct ServerClock {
-    /// A moment on our clock, and what the server's clock said later than that.
-    known: Mutex<Option<(Moment, u64)>>,
+    /// Moments on our clock, and what the server's clock said later than that; the latest last, and a few before it,
+    /// since a hand-over may be heard of after an answer that was given later.
+    known: Mutex<Vec<(Moment, u64)>>,
 }
 
 impl ServerClock {
+    const KEPT: usize = 4;
+    const APART: Duration = Duration::from_millis(250);
+
     /// A request that left at `sent` was answered when the server's clock said `now`.
     pub(crate) fn synchronize(&self, sent: Moment, now: u64) {
-        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = Some((sent, now));
+        let mut known = self.known();
+        if known.last().is_some_and(|(_, then)| *then > now) {
+            // It went back, or this answer was overtaken.
+            known.clear();
+        }
+        if let [.., (before, _), (latest, _)] = known[..]
+            && latest.since(before) < Self::APART
+        {
+            known.pop();
+        }
+        known.push((sent, now));
+        if known.len() > Self::KEPT {
+            known.remove(0);
+        }
     }
 
     /// Until when a lock that was handed over may be relied on. The server's clock tells how much later than
     /// an earlier answer the grant was made, and that answer was made after its request had left: so the
-    /// grant is no older than that. `None` if nothing is known, or if the answer came after the grant and has made it
-    /// void: whoever was stopped may ask before it has listened. A grant that is heard of `now` was made before,
-    /// whatever a clock that was stepped says.
+    /// grant is no older than that. `None` if no such answer is known: a later one tells nothing, since whoever was
+    /// stopped may ask before it has listened. A grant that is heard of `now` was made before, whatever a clock that
+    /// was stepped says.
     pub(crate) fn valid_until(
         &self,
         handed_over: &HandedOver,
         now: Moment,
         validity: impl Fn(Ttl) -> Duration,
     ) -> Option<Moment> {
-        let (sent, then) = (*self.known.lock().unwrap_or_else(PoisonError::into_inner))?;
-        let between = Duration::from_micros(handed_over.granted_at.checked_sub(then)?);
+        let known = self.known();
+        let earlier = known
+            .iter()
+            .rfind(|(_, then)| *then <= handed_over.granted_at);
+        let (sent, then) = *earlier?;
+        let between = Duration::from_micros(handed_over.granted_at - then);
         // Two clocks drift apart by less than a thousandth.
         let granted = (sent + (between - between / 1000)).min(now);
         Some(granted + validity(Ttl::new(handed_over.offer).ok()?))
+    }
+
+    fn known(&self) -> MutexGuard<'_, Vec<(Moment, u64)>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -162,10 +187,19 @@ mod tests {
         let valid_until = clock.valid_until(&handed_over, now, Ttl::validity).unwrap();
         assert!(valid_until < sent + Duration::from_millis(6_500));
         assert!(valid_until > sent + Duration::from_millis(6_480));
-        // Granted before the last answer, however long before.
+        // A later answer changes nothing, and alone tells nothing.
+        clock.synchronize(sent + Duration::from_secs(9), 13_000_000);
+        assert_eq!(
+            clock.valid_until(&handed_over, now, Ttl::validity),
+            Some(valid_until)
+        );
+        let clock = ServerClock::default();
         clock.synchronize(sent, 11_000_000);
-        let valid_until = clock.valid_until(&handed_over, now, Ttl::validity);
-        assert!(valid_until.is_none());
+        assert!(
+            clock
+                .valid_until(&handed_over, now, Ttl::validity)
+                .is_none()
+        );
     }
 
     #[test]

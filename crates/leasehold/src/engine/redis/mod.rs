@@ -231,7 +231,7 @@ impl Engine for Redis {
                 Some(Heard::Granted(handed_over)) if self.settings.wait_replicas == 0 => {
                     let now = Clock::machine().now();
                     let valid_until = self.clock.valid_until(&handed_over, now, Ttl::validity);
-                    let Some(valid_until) = valid_until else {
+                    let Some(valid_until) = valid_until.filter(|until| *until > now) else {
                         return Ok(Wake::Retry);
                     };
                     self.ears.waiters.forget(&claim.id);

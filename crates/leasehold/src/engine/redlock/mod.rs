@@ -438,6 +438,7 @@ impl Engine for Redlock {
                         let validity = |ttl| self.settings.validity(ttl);
                         let clock = &self.members[server].clock;
                         let valid_until = clock.valid_until(&handed_over, now, validity);
+                        let valid_until = valid_until.filter(|until| *until > now);
                         votes.extend(valid_until.map(|valid_until| (server, valid_until)));
                         patience = Some(SPLIT + self.stagger(claim));
                     }

@@ -26,8 +26,11 @@ end
 
 -- A proposed token is also the place in the queue: all servers then have the same order by themselves.
 local waiter = read_waiter(CLAIM)
-if not waiter or waiter.proposed ~= proposed then
+local is_new = not waiter or waiter.proposed ~= proposed
+if is_new then
   redis.call('ZADD', QUEUE, text(proposed > 0 and proposed or next_number()), CLAIM)
+end
+if is_new or waiter.number ~= number then
   redis.call('HSET', WAITERS, CLAIM, waiter_note(number, mode, ttl, proposed, channel, meta))
 end
 local own, modes = admit(CLAIM)
