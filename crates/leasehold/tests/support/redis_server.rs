@@ -141,7 +141,7 @@ fn talk(port: u16, line: &str) -> Option<String> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(2))).ok()?;
     stream.write_all(format!("{line}\r\n").as_bytes()).ok()?;
-    let mut answer = [0; 4096];
+    let mut answer = [0; 16384];
     let length = stream.read(&mut answer).ok()?;
     Some(String::from_utf8_lossy(&answer[..length]).into_owned())
 }
