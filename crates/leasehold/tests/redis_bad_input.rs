@@ -243,6 +243,7 @@ async fn a_grant_that_reaches_no_replica_is_given_back() {
     let of = format!("127.0.0.1 {}", primary.port);
     let _replica = RedisServer::with(&["--replicaof", &of]);
     until(|| primary.command("INFO replication").contains("state=online")).await;
+    let url = format!("redis://{address}?wait_replicas=1&timeout=10s");
     let locks = Locks::connect(&url).await.unwrap();
     assert_eq!(locks.warnings(), [""; 0]);
     assert!(locks.lock("a").try_acquire().await.unwrap().is_some());
