@@ -195,3 +195,40 @@ async fn other_programs_do_not_strand_the_queue() {
         assert!(!stranger_takes_it || took > ms(500), "{took:?}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_max_ttl_a_server_that_restarted_empty_grants_nothing_too_soon() {
+    let server = RedisServer::start();
+    let url = format!("{}?max_ttl=3s", server.url());
+    let locks = Locks::connect(&url).await.unwrap();
+    let start = std::time::Instant::now();
+    let young = locks.lock("x").ttl(Duration::from_secs(3)).try_acquire();
+    let young = young.await.unwrap_err();
+    assert_eq!(young.kind(), leasehold::ErrorKind::Unreachable, "{young}");
+    assert!(young.to_string().contains("without its memory"), "{young}");
+    // Once it has stood for as long, it grants at once.
+    let held = locks
+        .lock("x")
+        .ttl(Duration::from_secs(3))
+        .wait(Duration::from_secs(15));
+    let held = held.acquire().await.unwrap();
+    assert!(start.elapsed() >= Duration::from_secs(2), "too soon");
+    let token = held.token();
+    held.detach();
+
+    server.kill();
+    server.revive();
+    let restarted = std::time::Instant::now();
+    let next = Locks::connect(&url).await.unwrap();
+    let next = next
+        .lock("x")
+        .ttl(Duration::from_secs(3))
+        .wait(Duration::from_secs(15));
+    let next = next.acquire().await.unwrap();
+    assert!(restarted.elapsed() >= Duration::from_secs(3), "too soon");
+    assert!(next.token() > token);
+
+    let long = locks.lock("y").ttl(Duration::from_secs(4)).try_acquire();
+    let long = long.await.unwrap_err();
+    assert_eq!(long.kind(), leasehold::ErrorKind::InvalidConfig, "{long}");
+}

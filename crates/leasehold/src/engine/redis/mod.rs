@@ -30,7 +30,7 @@ use async_trait::async_trait;
 
 use self::ears::{Ears, Heard, News, ServerClock};
 use self::keys::Keys;
-use self::node::{ACQUIRE, BREAK, Node, RELEASE, RENEW};
+use self::node::{ACQUIRE, BREAK, MARK, Node, RELEASE, RENEW};
 use self::protocol::{Answer, Deployment, Listener, Renewed};
 use self::settings::Settings;
 use crate::claim::{Claim, ClaimId, Ttl};
@@ -124,9 +124,22 @@ impl Redis {
             channel: self.ears.channel(),
             number: self.ears.expect(claim.id),
         });
-        let call = protocol::acquire(&self.keys, claim, listener, Deployment::default());
-        let sent = Clock::machine().now();
-        let reply: Vec<String> = self.node.call(&ACQUIRE, &call).await?;
+        let max_ttl = self.settings.max_ttl;
+        let deployment = Deployment {
+            proposed: 0,
+            max_ttl,
+        };
+        let call = protocol::acquire(&self.keys, claim, listener, deployment);
+        let mut sent = Clock::machine().now();
+        let mut reply: Vec<String> = self.node.call(&ACQUIRE, &call).await?;
+        if let Answer::Blank { uptime, .. } = Answer::read(&reply, claim)?
+            && uptime >= max_ttl
+        {
+            let mark = protocol::mark(&self.keys, &claim.name, max_ttl);
+            self.node.call::<Vec<String>>(&MARK, &mark).await?;
+            sent = Clock::machine().now();
+            reply = self.node.call(&ACQUIRE, &call).await?;
+        }
         match Answer::read(&reply, claim)? {
             Answer::Granted { token, now } => {
                 self.clock.synchronize(sent, now);
@@ -157,7 +170,21 @@ impl Redis {
                     because: None,
                 }))
             }
-            Answer::Behind(_) | Answer::Blank { .. } => Err(failure::nonsense(&reply)),
+            Answer::Blank { votes_in, uptime } => {
+                // Uptimes are told in whole seconds.
+                let up_in = max_ttl.saturating_sub(uptime);
+                let wait = votes_in.min(up_in.max(Duration::from_millis(100)));
+                let quarantine = protocol::in_quarantine(wait);
+                if !claim.queues {
+                    return Err(quarantine);
+                }
+                Ok(Attempt::Held(Contention {
+                    look_again_in: Some(wait),
+                    because: Some(quarantine.what().to_owned()),
+                    ..Contention::default()
+                }))
+            }
+            Answer::Behind(_) => Err(failure::nonsense(&reply)),
         }
     }
 
@@ -211,6 +238,7 @@ impl Engine for Redis {
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt> {
+        protocol::check_max_ttl(claim, self.settings.max_ttl)?;
         match self.attempt(claim).await? {
             Attempt::Held(_) if claim.queues && !self.listens() => {
                 self.node.subscribe(self.ears.channel()).await?;

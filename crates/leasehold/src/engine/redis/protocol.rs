@@ -105,6 +105,39 @@ pub(crate) fn release(keys: &Keys, claim: &Claim) -> Call {
     }
 }
 
+/// All servers of the deployment are blank, and this one has been up for long enough.
+pub(crate) fn mark(keys: &Keys, name: &LockName, max_ttl: Duration) -> Call {
+    Call {
+        lock: keys.of(name),
+        arguments: vec![String::new(), millis(max_ttl)],
+    }
+}
+
+/// A lock that is granted for longer than a server without memory is kept from voting could be granted twice.
+pub(crate) fn check_max_ttl(claim: &Claim, max_ttl: Duration) -> Result<()> {
+    if max_ttl.is_zero() || claim.ttl.get() <= max_ttl {
+        return Ok(());
+    }
+    let max = humantime::format_duration(max_ttl);
+    Err(Error::new(
+        ErrorKind::InvalidConfig,
+        format!("the TTL is longer than the max_ttl, {max}"),
+    )
+    .advise(
+        "use a shorter TTL (keep-alive renews it), or the same greater max_ttl for all clients",
+    ))
+}
+
+/// The servers must wait before they grant anything.
+pub(crate) fn in_quarantine(votes_in: Duration) -> Error {
+    let votes_in = humantime::format_duration(Duration::from_secs(votes_in.as_secs() + 1));
+    Error::new(
+        ErrorKind::Unreachable,
+        format!("the server has just started without its memory and grants again in {votes_in}"),
+    )
+    .advise("wait: until then a lock that it has forgotten may still be held")
+}
+
 pub(crate) fn break_lock(keys: &Keys, name: &LockName) -> Call {
     Call {
         lock: keys.of(name),
@@ -171,7 +204,7 @@ fn other_max_ttl(there: u64) -> Error {
     .advise(format!("let all clients say ?max_ttl={there}"))
 }
 
-pub(crate) fn millis(time: Duration) -> String {
+fn millis(time: Duration) -> String {
     time.as_millis().to_string()
 }
 

@@ -7,6 +7,7 @@ use redis::{
 };
 
 use super::failure;
+use crate::claim::Ttl;
 use crate::error::{Error, ErrorKind, Result};
 use crate::url::EngineUrl;
 
@@ -16,6 +17,10 @@ pub(crate) const OPTIONS: &[(&str, &str)] = &[
     ("db", "the number of the database, 0"),
     ("timeout", "how long to wait for an answer, 2s"),
     ("connect_timeout", "how long to wait for a connection, 2s"),
+    (
+        "max_ttl",
+        "no lock is granted for longer, and a server that has restarted empty grants none until it has passed; off",
+    ),
     (
         "wait_replicas",
         "a grant counts only when so many replicas have it, 0",
@@ -30,6 +35,8 @@ pub(crate) struct Settings {
     pub(crate) timeout: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) wait_replicas: u32,
+    /// Zero if a server that has restarted empty is trusted at once.
+    pub(crate) max_ttl: Duration,
 }
 
 impl Settings {
@@ -42,6 +49,10 @@ impl Settings {
             timeout: url.duration("timeout")?.unwrap_or(two_seconds),
             connect_timeout: url.duration("connect_timeout")?.unwrap_or(two_seconds),
             wait_replicas: number(url, "wait_replicas")?.unwrap_or(0),
+            max_ttl: match url.duration("max_ttl")? {
+                Some(max_ttl) => Ttl::new(max_ttl)?.get(),
+                None => Duration::ZERO,
+            },
         })
     }
 }

@@ -226,8 +226,7 @@ impl Redlock {
     /// All nodes are without memory: those that have been up for long enough can have forgotten nothing that still
     /// counts. Returns how long until a quorum can vote; zero if it can.
     async fn start_deployment(&self, claim: &Claim, blank: &[Blank]) -> Duration {
-        let mut call = protocol::release(&self.keys, claim);
-        call.arguments = vec![String::new(), protocol::millis(self.settings.max_ttl)];
+        let call = protocol::mark(&self.keys, &claim.name, self.settings.max_ttl);
         let old_enough = blank
             .iter()
             .filter(|blank| blank.uptime >= self.settings.max_ttl);
@@ -247,17 +246,6 @@ impl Redlock {
             .collect();
         waits.sort();
         waits[self.settings.quorum - 1]
-    }
-
-    fn in_quarantine(&self, votes_in: Duration) -> Error {
-        let votes_in = humantime::format_duration(Duration::from_secs(votes_in.as_secs() + 1));
-        Error::new(
-            ErrorKind::Unreachable,
-            format!(
-                "the nodes have just started without their memory and vote again in {votes_in}"
-            ),
-        )
-        .advise("wait: until then a lock that they have forgotten may still be held")
     }
 
     /// Two who have split the votes must not meet again at once.
@@ -337,14 +325,7 @@ impl Engine for Redlock {
             )
             .advise("use one Redis server (redis:), or another engine"));
         }
-        if claim.ttl.get() > self.settings.max_ttl {
-            let max = humantime::format_duration(self.settings.max_ttl);
-            return Err(Error::new(
-                ErrorKind::InvalidConfig,
-                format!("the TTL is longer than this deployment's max_ttl, {max}"),
-            )
-            .advise("use a shorter TTL (keep-alive renews it), or the same greater max_ttl for all clients"));
-        }
+        protocol::check_max_ttl(claim, self.settings.max_ttl)?;
         for _ in 0..PROPOSALS {
             let proposed = self.proposals.propose(claim.id)?;
             let queues = claim.queues && self.listening.initialized();
@@ -369,11 +350,11 @@ impl Engine for Redlock {
                 Outcome::AllBlank(blank) => {
                     let wait = self.start_deployment(claim, &blank).await;
                     if !wait.is_zero() && !claim.queues {
-                        return Err(self.in_quarantine(wait));
+                        return Err(protocol::in_quarantine(wait));
                     }
                     if !wait.is_zero() {
                         return Ok(Attempt::Held(Contention {
-                            because: Some(self.in_quarantine(wait).what().to_owned()),
+                            because: Some(protocol::in_quarantine(wait).what().to_owned()),
                             ..held(wait, None)
                         }));
                     }

@@ -25,8 +25,10 @@ local function next_number()
   return number
 end
 
+-- In seconds, never more than has passed: the server counts from the whole second in which it started.
 local function uptime()
-  return tonumber(string.match(redis.call('INFO', 'server'), 'uptime_in_seconds:(%d+)') or '0')
+  local told = string.match(redis.call('INFO', 'server'), 'uptime_in_seconds:(%d+)') or '0'
+  return math.max(0, told - 1)
 end
 
 -- Whether this server may vote: nil, or the answer that says why not. One without a mark has lost its memory, or
