@@ -553,34 +553,29 @@ impl Redlock {
         }
     }
 
-    /// Done when a quorum has answered; the others finish in the background.
+    /// Done when so many have answered that the rest changes nothing; the others finish in the background. One node that
+    /// had not forgotten an expired claim does not make it held: a quorum does.
     async fn count_released(&self, mut asking: Asking) -> Result<Released> {
-        let (mut answered, mut was_held) = (0, false);
+        let (nodes, quorum) = (self.members.len(), self.settings.quorum);
+        let (mut held, mut not_held) = (0, 0);
         let mut failed = Vec::new();
         while let Some((_, reply)) = asking.next().await {
             match reply.and_then(|reply| protocol::read_released(&reply)) {
-                Ok(released) => {
-                    answered += 1;
-                    was_held |= released == Released::Yes;
-                }
+                Ok(Released::Yes) => held += 1,
+                Ok(Released::WasNotHeld) => not_held += 1,
                 Err(error) => failed.push(error),
             }
-            if answered >= self.settings.quorum {
+            if held >= quorum || (not_held > nodes - quorum && held + not_held >= quorum) {
                 break;
             }
         }
         finish_in_background(asking);
-        if answered < self.settings.quorum {
-            return Err(no_quorum(
-                self.members.len(),
-                self.settings.quorum,
-                &failed,
-                &[],
-            ));
+        if held + not_held < quorum {
+            return Err(no_quorum(nodes, quorum, &failed, &[]));
         }
-        Ok(match was_held {
-            true => Released::Yes,
-            false => Released::WasNotHeld,
+        Ok(match not_held > nodes - quorum {
+            true => Released::WasNotHeld,
+            false => Released::Yes,
         })
     }
 }
