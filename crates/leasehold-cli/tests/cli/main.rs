@@ -3,6 +3,7 @@
 // A test that cannot go on should panic; clippy knows that of test functions, not of their helpers.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod disk;
 mod exit_codes;
 mod help;
 mod json;
