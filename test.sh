@@ -56,4 +56,4 @@ cargo test --workspace --all-features
 
 # In the suite it takes some seconds; this is the minute that is promised.
 say "a minute of kill -9 on SQLite"
-LEASEHOLD_TORTURE_SECONDS=60 cargo test -p leasehold --all-features --test sqlite -- killed_at_random
+LEASEHOLD_TORTURE_SECONDS=60 cargo test --workspace --all-features --test sqlite -- killed_at_random
