@@ -20,7 +20,13 @@ use crate::name::LockName;
 use crate::token::FencingToken;
 use crate::url::EngineUrl;
 
+#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+#[allow(dead_code)] // until the engines are in
+pub(crate) mod lineup;
 pub mod memory;
+#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+#[allow(dead_code)] // until the engines are in
+pub(crate) mod overdue;
 #[cfg(feature = "bench")]
 pub mod raw;
 #[cfg(feature = "redis")]
@@ -74,6 +80,13 @@ pub trait Engine: Debug + Send + Sync + 'static {
 
     /// An operator's act: whoever holds the lock loses it. Waiters keep their places.
     async fn break_lock(&self, name: &LockName) -> Result<Released>;
+
+    /// Returns a number other than `seen` once something has happened that may have ended locks of this
+    /// client all at once, such as the end of its session. The core then renews them all without delay, and
+    /// so hears. An engine that cannot hear of such things never returns.
+    async fn disturbed(&self, _seen: u64) -> u64 {
+        std::future::pending().await
+    }
 
     /// What its user should know about the way it is set up, found when it was connected.
     fn warnings(&self) -> Vec<String> {
@@ -270,6 +283,8 @@ pub struct Capabilities {
     pub fairness: Fairness,
     /// Where tokens come from.
     pub tokens: TokenSource,
+    /// When a lock ends whose holder has died.
+    pub expiry: Expiry,
     /// Among whom a lock excludes.
     pub reach: Reach,
     /// What it may be trusted with.
@@ -294,6 +309,16 @@ pub enum TokenSource {
     HybridClock,
     /// The number that the store gave to the write that made the claim.
     StoreRevision,
+}
+
+/// When a lock ends whose holder has died.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expiry {
+    /// With the claim's own TTL.
+    Ttl,
+    /// With the session of the process that held it; a lock cannot outlive it, whatever its TTL. In a
+    /// process that lives, a claim that is not renewed ends with its TTL.
+    Session,
 }
 
 /// Among whom a lock excludes.

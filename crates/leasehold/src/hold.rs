@@ -24,8 +24,6 @@ pub(crate) struct Hold {
     pub(crate) claim: Claim,
     pub(crate) token: FencingToken,
     pub(crate) acquired: Moment,
-    /// From when the TTL counts: earlier than `acquired` if a hand-over was heard of late.
-    pub(crate) granted: Moment,
     terms: Terms,
     /// Held for nanoseconds and never across an await, so a std Mutex.
     status: Mutex<Status>,
@@ -42,12 +40,10 @@ struct Status {
 
 impl Hold {
     pub(crate) fn new(claim: Claim, grant: Grant, terms: Terms, acquired: Moment) -> Self {
-        let granted = grant.valid_until - claim.ttl.validity();
         let hold = Self {
             claim,
             token: grant.token,
             acquired,
-            granted: granted.min(acquired),
             terms,
             status: Mutex::new(Status {
                 valid_until: grant.valid_until,
@@ -74,6 +70,11 @@ impl Hold {
 
     pub(crate) fn valid_until(&self) -> Moment {
         self.status().valid_until
+    }
+
+    /// For how long it can still be relied on; never longer than the TTL.
+    pub(crate) fn validity_left(&self, now: Moment) -> Duration {
+        self.valid_until().since(now).min(self.claim.ttl.get())
     }
 
     /// The state, by what the clock says now.

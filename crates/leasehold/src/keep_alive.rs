@@ -1,6 +1,6 @@
 //! One renewer for all leases of a handle: a timer queue in one task.
 //!
-//! It renews at a third of the TTL, in batches; goes on through failures until validity ends; and
+//! It renews at a third of the validity (which is that of the TTL, or less where the engine promised less), in batches; goes on through failures until validity ends; and
 //! carries out the releases that a `Drop` can only ask for. It ends when the last handle and the
 //! last lease are gone. Renewing never releases.
 
@@ -139,6 +139,8 @@ struct Kept {
 
 #[derive(Debug)]
 struct Plan {
+    /// How long the last promise was for: that of the TTL, or less where the engine promised less.
+    span: Duration,
     /// When the next renewal is due.
     renew_at: Moment,
     /// The one entry in the timer queue that counts; others are stale.
@@ -177,6 +179,9 @@ impl Renewer {
 
     async fn run(mut self) {
         let mut handles_left = true;
+        let engine = Arc::clone(&self.engine);
+        let mut seen = 0;
+        let mut disturbed = engine.disturbed(seen);
         while handles_left || !self.under_way.is_empty() || !self.releases.is_empty() {
             if self.releases.is_empty() {
                 self.settling.drain(..).for_each(|settled| {
@@ -191,6 +196,11 @@ impl Renewer {
                 },
                 Some(done) = self.under_way.next() => self.settle(done),
                 Some(()) = self.releases.next() => {}
+                now_seen = &mut disturbed => {
+                    seen = now_seen;
+                    disturbed = engine.disturbed(seen);
+                    self.look_at_all();
+                }
                 () = self.clock.sleep_until(next.unwrap_or(Moment::from_origin(Duration::ZERO))),
                     if next.is_some() => self.look(),
             }
@@ -200,8 +210,10 @@ impl Renewer {
     fn start(&mut self, errand: Errand) {
         match errand {
             Errand::Keep(hold) => {
-                let renew_at = hold.granted + hold.claim.ttl.get() / 3;
+                let span = hold.validity_left(hold.acquired);
+                let renew_at = hold.acquired + span / 3;
                 let plan = Plan {
+                    span,
                     renew_at,
                     look_at: renew_at,
                     asking: 0,
@@ -241,6 +253,17 @@ impl Renewer {
         self.queue.insert((at, self.entries), kept);
     }
 
+    /// Renews everything now.
+    fn look_at_all(&mut self) {
+        let now = self.clock.now();
+        for ((at, _), kept) in std::mem::take(&mut self.queue) {
+            if kept.plan().look_at == at {
+                self.look_again(kept, |plan| plan.renew_at = now);
+            }
+        }
+        self.look();
+    }
+
     /// Goes through all that is due. A renewal may come a tenth early, so that leases that are due
     /// at about the same time travel together from then on.
     fn look(&mut self) {
@@ -267,7 +290,7 @@ impl Renewer {
                     }
                 }
                 _ if renew_at <= now + early => {
-                    let a_tenth = kept.hold.claim.ttl.get() / 30;
+                    let a_tenth = kept.plan().span / 30;
                     early = if due.is_empty() {
                         a_tenth
                     } else {
@@ -290,7 +313,7 @@ impl Renewer {
                     kept.hold.failed(&unanswered());
                 }
                 plan.asking += 1;
-                plan.renew_at = now + kept.hold.claim.ttl.get() / 3;
+                plan.renew_at = now + plan.span / 3;
             });
         }
         let engine = Arc::clone(&self.engine);
@@ -325,8 +348,10 @@ impl Renewer {
             let failure = match answer {
                 Answer::From(sent, Ok(Renewal::Renewed(grant))) if grant.token == hold.token => {
                     hold.renewed(grant.valid_until.min(sent + hold.claim.ttl.validity()));
-                    kept.plan().backoff = None;
                     observe::renewed(&*self.engine, &hold);
+                    if kept.plan().renewed(sent, hold.validity_left(sent)) {
+                        self.look_again(kept, |plan| plan.renew_at = sent + plan.span / 3);
+                    }
                     continue;
                 }
                 Answer::From(_, Ok(Renewal::Renewed(_))) => LossReason::Gone.into(),
@@ -372,17 +397,25 @@ impl Kept {
 }
 
 impl Plan {
+    /// Takes a new promise down. Returns whether the next renewal is due at quite another time than was planned.
+    fn renewed(&mut self, sent: Moment, span: Duration) -> bool {
+        self.backoff = None;
+        self.span = span;
+        let due = sent + span / 3;
+        let apart = due.since(self.renew_at).max(self.renew_at.since(due));
+        apart > span / 10
+    }
+
     fn retry(&mut self, now: Moment, hold: &Hold) {
-        let ttl = hold.claim.ttl.get();
         let backoff = self
             .backoff
-            .get_or_insert_with(|| Box::new(retry_delays(&hold.claim.id, ttl)));
+            .get_or_insert_with(|| Box::new(retry_delays(&hold.claim.id, self.span)));
         self.renew_at = self.renew_at.min(now + backoff.delay());
     }
 }
 
-fn retry_delays(id: &ClaimId, ttl: Duration) -> Backoff {
-    Backoff::new(id.seed(), ttl / 50, ttl / 10)
+fn retry_delays(id: &ClaimId, span: Duration) -> Backoff {
+    Backoff::new(id.seed(), span / 50, span / 10)
 }
 
 /// Tries a release again until it is answered, or the TTL has made it unnecessary.

@@ -505,3 +505,25 @@ async fn every_bad_input_has_a_typed_error_that_says_what_to_do() {
     assert_eq!(error.kind(), InvalidConfig);
     assert!(error.advice().is_some());
 }
+
+/// An engine that hears of the end of its session says so, and leases are looked at then, not at a third of their TTL.
+#[cfg(feature = "conformance")]
+#[tokio::test]
+async fn a_disturbance_has_every_lease_renewed_at_once() {
+    use leasehold::conformance::faulty::Faulty;
+    let engine = Faulty::new(std::sync::Arc::new(
+        leasehold::engine::memory::Memory::default(),
+    ));
+    let locks = Locks::new(engine.clone());
+    let broken = locks.lock("a").ttl(Duration::from_secs(3600)).acquire();
+    let kept = locks.lock("b").ttl(Duration::from_secs(3600)).acquire();
+    let (broken, kept) = (broken.await.unwrap(), kept.await.unwrap());
+    let before = kept.valid_until();
+    locks.break_lock("a").await.unwrap();
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    assert!(broken.is_valid(), "nobody has told it yet");
+    engine.disturb();
+    let lost = tokio::time::timeout(Duration::from_secs(10), broken.lost()).await;
+    assert_eq!(lost.unwrap(), leasehold::LossReason::Gone);
+    assert!(kept.is_valid() && kept.valid_until() > before);
+}

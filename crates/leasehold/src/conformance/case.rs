@@ -6,7 +6,7 @@ use futures_util::future::LocalBoxFuture;
 
 use super::ground::Ground;
 use super::saboteur::Saboteur;
-use crate::engine::{Capabilities, Fairness, Survives};
+use crate::engine::{Capabilities, Expiry, Fairness, Survives};
 
 /// Cases that belong together.
 #[derive(Debug)]
@@ -48,6 +48,8 @@ pub enum Need {
     NoPermits,
     /// Whoever has waited longest is next.
     Fifo,
+    /// Locks end with their own TTL, not with a session.
+    OwnTtl,
     /// Other processes reach the same store.
     Processes,
     /// Held locks survive a restart of the store.
@@ -66,6 +68,7 @@ impl Case {
             Need::Permits => able.permits,
             Need::NoPermits => !able.permits,
             Need::Fifo => able.fairness == Fairness::Fifo,
+            Need::OwnTtl => able.expiry == Expiry::Ttl,
             Need::Processes => processes,
             Need::SurvivesRestart => able.survives.contains(&Survives::EngineRestart),
             Need::OwnStore => true,

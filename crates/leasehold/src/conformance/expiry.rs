@@ -13,7 +13,7 @@ use crate::token::FencingToken;
 theme! { expiry:
     a_silent_holder_loses_the_lock [] caught by [NeverExpires];
     never_before_validity_ends [] caught by [ExpiresEarly];
-    the_shortest_and_the_longest_ttl_are_kept [] caught by [ExpiresEarly, NeverExpires];
+    the_shortest_and_the_longest_ttl_are_kept [OwnTtl] caught by [ExpiresEarly, NeverExpires];
     a_renewal_extends_it [] caught by [RenewDoesNothing, RenewSaysLost, RenewReleases];
     a_renewal_may_change_the_ttl [] caught by [RenewDoesNothing];
     a_renewal_after_expiry_is_lost [] caught by [RenewAlwaysSaysRenewed, RenewTakesTheLock, NeverExpires];

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
+use tokio::sync::watch;
 
 use crate::claim::Claim;
 use crate::clock::Clock;
@@ -30,6 +31,7 @@ pub enum Fault {
 pub struct Faulty {
     inner: Arc<dyn Engine>,
     fault: Mutex<Fault>,
+    disturbances: watch::Sender<u64>,
 }
 
 impl Faulty {
@@ -38,12 +40,18 @@ impl Faulty {
         Arc::new(Self {
             inner,
             fault: Mutex::new(Fault::None),
+            disturbances: watch::Sender::new(0),
         })
     }
 
     /// From now on this goes wrong.
     pub fn set(&self, fault: Fault) {
         *self.fault.lock().unwrap_or_else(PoisonError::into_inner) = fault;
+    }
+
+    /// Says that something has happened that may have ended locks.
+    pub fn disturb(&self) {
+        self.disturbances.send_modify(|count| *count += 1);
     }
 
     fn fault(&self) -> Fault {
@@ -103,5 +111,11 @@ impl Engine for Faulty {
 
     async fn break_lock(&self, name: &LockName) -> Result<Released> {
         self.inner.break_lock(name).await
+    }
+
+    async fn disturbed(&self, seen: u64) -> u64 {
+        let mut disturbances = self.disturbances.subscribe();
+        let next = disturbances.wait_for(|count| *count != seen).await;
+        next.map_or(seen, |count| *count)
     }
 }

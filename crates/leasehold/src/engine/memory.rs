@@ -9,9 +9,9 @@ use tokio::sync::Notify;
 use crate::claim::{Claim, ClaimId};
 use crate::clock::{Clock, Moment};
 use crate::engine::{
-    Attempt, Capabilities, Contention, Driver, Engine, Fairness, Grant, HolderInfo, LockInfo,
-    LossReason, Query, Reach, Released, Renew, Renewal, Safety, Survives, TokenSource, WaiterInfo,
-    Wake,
+    Attempt, Capabilities, Contention, Driver, Engine, Expiry, Fairness, Grant, HolderInfo,
+    LockInfo, LossReason, Query, Reach, Released, Renew, Renewal, Safety, Survives, TokenSource,
+    WaiterInfo, Wake,
 };
 use crate::error::Result;
 use crate::name::LockName;
@@ -184,6 +184,7 @@ impl Engine for Memory {
             permits: true,
             fairness: Fairness::Fifo,
             tokens: TokenSource::HybridClock,
+            expiry: Expiry::Ttl,
             reach: Reach::Process,
             safety: Safety::Correctness,
             survives: &[Survives::ClockStep],

@@ -36,8 +36,8 @@ use self::settings::Settings;
 use crate::claim::{Claim, ClaimId, Ttl};
 use crate::clock::Clock;
 use crate::engine::{
-    Attempt, Capabilities, Contention, Driver, Engine, Fairness, Grant, LockInfo, LossReason,
-    Query, Reach, Released, Renew, Renewal, Safety, Survives, TokenSource, Wake,
+    Attempt, Capabilities, Contention, Driver, Engine, Expiry, Fairness, Grant, LockInfo,
+    LossReason, Query, Reach, Released, Renew, Renewal, Safety, Survives, TokenSource, Wake,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::LockName;
@@ -227,6 +227,7 @@ impl Engine for Redis {
             permits: true,
             fairness: Fairness::Fifo,
             tokens: TokenSource::HybridClock,
+            expiry: Expiry::Ttl,
             reach: Reach::Network,
             safety: Safety::Efficiency,
             survives: &[Survives::ClientKilled],

@@ -43,8 +43,8 @@ use crate::engine::redis::node::{ACQUIRE, BREAK, Call, MARK, Node, RELEASE, RENE
 use crate::engine::redis::protocol::{self, Answer, Deployment, Listener, Renewed};
 use crate::engine::redis::{health, install_tls};
 use crate::engine::{
-    Attempt, Capabilities, Contention, Driver, Engine, Fairness, Grant, LockInfo, LossReason,
-    Query, Reach, Released, Renew, Renewal, Safety, Survives, TokenSource, Wake,
+    Attempt, Capabilities, Contention, Driver, Engine, Expiry, Fairness, Grant, LockInfo,
+    LossReason, Query, Reach, Released, Renew, Renewal, Safety, Survives, TokenSource, Wake,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::LockName;
@@ -302,6 +302,7 @@ impl Engine for Redlock {
             permits: false,
             fairness: Fairness::Random,
             tokens: TokenSource::HybridClock,
+            expiry: Expiry::Ttl,
             reach: Reach::Network,
             safety: Safety::Correctness,
             survives: &[

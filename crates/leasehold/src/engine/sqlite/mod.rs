@@ -27,8 +27,8 @@ use crate::claim::{Claim, ClaimId, Ttl};
 use crate::clock::Clock;
 use crate::engine::waiters::Bell;
 use crate::engine::{
-    Attempt, Capabilities, Contention, Driver, Engine, Fairness, Grant, LockInfo, LossReason,
-    Query, Reach, Released, Renew, Renewal, Safety, Survives, TokenSource, Wake,
+    Attempt, Capabilities, Contention, Driver, Engine, Expiry, Fairness, Grant, LockInfo,
+    LossReason, Query, Reach, Released, Renew, Renewal, Safety, Survives, TokenSource, Wake,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::LockName;
@@ -147,6 +147,7 @@ impl Engine for Sqlite {
             permits: true,
             fairness: Fairness::Fifo,
             tokens: TokenSource::HybridClock,
+            expiry: Expiry::Ttl,
             reach: Reach::Machine,
             safety: Safety::Correctness,
             survives: &[
