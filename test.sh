@@ -40,7 +40,7 @@ cargo fmt --all --check
 say "lints"
 cargo clippy --workspace --all-targets --all-features -- -D warnings
 if [ "${1:-}" != quick ]; then
-  for feature in "" sqlite redis blocking tracing metrics bench conformance; do
+  for feature in "" sqlite files redis tower blocking tracing metrics bench conformance; do
     cargo clippy -q -p leasehold --no-default-features --features "$feature" -- -D warnings
   done
 fi

@@ -36,6 +36,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod broken_records;
 mod case;
 pub mod child;
 pub mod faulty;
@@ -54,6 +55,7 @@ mod modes;
 mod names;
 mod reentrancy;
 mod release;
+mod store;
 mod tokens;
 mod torture;
 mod waiting;
@@ -70,6 +72,7 @@ pub const THEMES: &[Theme] = &[
     expiry::THEME,
     loss::THEME,
     waiting::THEME,
+    store::THEME,
     modes::THEME,
     tokens::THEME,
     reentrancy::THEME,

@@ -16,6 +16,7 @@ use async_trait::async_trait;
 use crate::claim::{Claim, Claimant, Mode};
 use crate::clock::{Clock, Moment};
 use crate::error::Result;
+use crate::guard::GuardedStore;
 use crate::name::LockName;
 use crate::token::FencingToken;
 use crate::url::EngineUrl;
@@ -91,6 +92,11 @@ pub trait Engine: Debug + Send + Sync + 'static {
     /// What its user should know about the way it is set up, found when it was connected.
     fn warnings(&self) -> Vec<String> {
         Vec::new()
+    }
+
+    /// Its guarded records, if it can keep any: see [`guard`](crate::guard).
+    fn store(&self) -> Option<Arc<dyn GuardedStore>> {
+        None
     }
 
     /// How many commands or transactions it has sent so far, if it can tell.
@@ -289,6 +295,8 @@ pub struct Capabilities {
     pub reach: Reach,
     /// What it may be trusted with.
     pub safety: Safety,
+    /// Whether it keeps guarded records: [`Engine::store`].
+    pub store: bool,
     /// Which losses exclusion and tokens survive.
     pub survives: &'static [Survives],
 }

@@ -8,6 +8,7 @@ use crate::claim::ClaimId;
 use crate::clock::Moment;
 use crate::engine::{LossReason, Released, Renewal};
 use crate::error::{Error, ErrorKind, Result};
+use crate::guard::sql::{Dialect, FenceSql};
 use crate::hold::Hold;
 use crate::keep_alive;
 use crate::locks::Core;
@@ -134,6 +135,11 @@ impl LeaseView {
     /// The fencing token: give it to the resource with every write.
     pub fn token(&self) -> FencingToken {
         self.hold.token
+    }
+
+    /// The token as it can stand in a statement on a table of the user's own: see [`guard::sql`](crate::guard::sql).
+    pub fn fence_sql(&self, dialect: Dialect) -> FenceSql {
+        FenceSql::new(dialect, self.token())
     }
 
     /// The secret that signs the claim. Whoever has it can renew and release.

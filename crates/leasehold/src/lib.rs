@@ -12,6 +12,7 @@
 //! | [`Error`], [`ErrorKind`], [`Effect`] | what can go wrong (`error.rs`) |
 //! | [`url`] | pure parsing, then connecting |
 //! | [`engine`] | the contract, and one module an engine |
+//! | [`guard`] | the resource's side: fenced and optimistic writes |
 //! | [`clock`] | the clock that counts time asleep |
 //! | [`blocking`] | the same without async |
 //! | [`conformance`] | the suite that every engine passes (feature `conformance`) |
@@ -29,6 +30,7 @@ pub mod clock;
 pub mod conformance;
 pub mod engine;
 mod error;
+pub mod guard;
 mod hold;
 mod keep_alive;
 mod lease;

@@ -8,6 +8,7 @@ use crate::claim::{Claim, ClaimId, Claimant, Mode, Ttl, check_text};
 use crate::clock::Clock;
 use crate::engine::{Capabilities, Engine, Grant, LockInfo, Query, Released, Renew, Renewal};
 use crate::error::{Error, ErrorKind, Result};
+use crate::guard::Store;
 use crate::hold::{Hold, Terms};
 use crate::keep_alive::{self, Keeper};
 use crate::lease::{Lease, LeaseState, LeaseView};
@@ -132,6 +133,20 @@ impl Locks {
         let name = LockName::new(name)?;
         let broken = self.core.engine.break_lock(&name).await;
         broken.map_err(|error| self.core.place(error, "break", &name))
+    }
+
+    /// The guarded records that the engine keeps beside the locks.
+    pub fn store(&self) -> Result<Store> {
+        let engine = &self.core.engine;
+        match engine.store() {
+            Some(records) => Ok(Store::new(records, engine.location())),
+            None => Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("{} keeps no guarded records", engine.scheme()),
+            )
+            .advise("check the token at the resource itself, or use a store on another engine")
+            .during("open the store", engine.location())),
+        }
     }
 
     /// Returns when the releases that dropped leases and dropped acquires have left to the background

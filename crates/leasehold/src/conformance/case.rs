@@ -50,6 +50,8 @@ pub enum Need {
     Fifo,
     /// Locks end with their own TTL, not with a session.
     OwnTtl,
+    /// The engine keeps guarded records.
+    Store,
     /// Other processes reach the same store.
     Processes,
     /// Held locks survive a restart of the store.
@@ -69,6 +71,7 @@ impl Case {
             Need::NoPermits => !able.permits,
             Need::Fifo => able.fairness == Fairness::Fifo,
             Need::OwnTtl => able.expiry == Expiry::Ttl,
+            Need::Store => able.store,
             Need::Processes => processes,
             Need::SurvivesRestart => able.survives.contains(&Survives::EngineRestart),
             Need::OwnStore => true,

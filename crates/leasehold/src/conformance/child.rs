@@ -16,8 +16,10 @@ use super::history::{Event, Recorder};
 use super::torture::worker::{self, Haunt};
 use crate::claim::Mode;
 use crate::clock::{Clock, Moment};
+use crate::guard::{Fenced, Store};
 use crate::lease::Lease;
 use crate::locks::Locks;
+use crate::token::FencingToken;
 
 const ENVIRONMENT: &str = "LEASEHOLD_CONFORMANCE_TASK";
 
@@ -42,6 +44,24 @@ pub enum Task {
         file: std::path::PathBuf,
         /// How often.
         rounds: u32,
+    },
+    /// Write a record again and again with rising tokens until killed, each time the token as the value.
+    WriteOn {
+        /// The record.
+        key: String,
+        /// The first token.
+        from: u64,
+    },
+    /// Acquire, report, wait until this process has stood still for longer than the TTL, and write then.
+    WriteAfterSleep {
+        /// The lock.
+        name: String,
+        /// The TTL.
+        ttl: Duration,
+        /// The record.
+        key: String,
+        /// Whether with the token, or just over whatever is there.
+        fenced: bool,
     },
     /// Come and go, again and again, until killed.
     ComeAndGo([Haunt; 2]),
@@ -82,6 +102,16 @@ pub enum Report {
         by: String,
         /// When it was found.
         at: Duration,
+    },
+    /// A record was written.
+    Wrote {
+        /// With this token.
+        token: u64,
+    },
+    /// A record refused to be written.
+    Refused {
+        /// Because of this token.
+        highest: u64,
     },
     /// The task is done.
     Done,
@@ -232,8 +262,63 @@ async fn perform(locks: &Locks, task: Task) -> crate::Result<()> {
             say(&Report::Done);
             Ok(())
         }
+        Task::WriteOn { key, from } => {
+            let store = locks.store()?;
+            for number in from.. {
+                let token = FencingToken::new(number).unwrap();
+                store.write_fenced(&key, number.to_string(), token).await?;
+                say(&Report::Wrote { token: number });
+            }
+            Ok(())
+        }
+        Task::WriteAfterSleep {
+            name,
+            ttl,
+            key,
+            fenced,
+        } => {
+            let request = locks.lock(&name).ttl(ttl).wait_forever();
+            write_after_sleep(request.acquire().await?, &locks.store()?, ttl, &key, fenced).await
+        }
         Task::ComeAndGo(haunts) => worker::come_and_go(locks, &haunts).await,
     }
+}
+
+async fn write_after_sleep(
+    lease: Lease,
+    store: &Store,
+    ttl: Duration,
+    key: &str,
+    fenced: bool,
+) -> crate::Result<()> {
+    let token = lease.token().get();
+    let mut last = Clock::machine().now();
+    // Only now: whoever hears it may stop this process at once.
+    say(&Report::Held {
+        token,
+        valid_until: lease.valid_until().since_origin(),
+    });
+    loop {
+        let now = Clock::machine().now();
+        if now.since(last) > ttl {
+            break;
+        }
+        last = now;
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let value = "by the sleeper";
+    if !fenced {
+        store.update(key, |_| value).await?;
+        say(&Report::Wrote { token });
+        return Ok(());
+    }
+    match store.write_fenced(key, value, &lease).await? {
+        Fenced::Written { .. } => say(&Report::Wrote { token }),
+        Fenced::Refused { highest } => say(&Report::Refused {
+            highest: highest.get(),
+        }),
+    }
+    Ok(())
 }
 
 async fn hold(

@@ -11,6 +11,7 @@ use crate::engine::{
     Attempt, Capabilities, Contention, Engine, LockInfo, Query, Released, Renew, Renewal, Wake,
 };
 use crate::error::{Error, ErrorKind, Result};
+use crate::guard::GuardedStore;
 use crate::name::LockName;
 
 /// What goes wrong.
@@ -111,6 +112,10 @@ impl Engine for Faulty {
 
     async fn break_lock(&self, name: &LockName) -> Result<Released> {
         self.inner.break_lock(name).await
+    }
+
+    fn store(&self) -> Option<Arc<dyn GuardedStore>> {
+        self.inner.store()
     }
 
     async fn disturbed(&self, seen: u64) -> u64 {

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use super::broken_records::BrokenRecords;
 use crate::claim::{Claim, ClaimId, Mode, Ttl};
 use crate::clock::Clock;
 use crate::engine::{
@@ -16,6 +17,7 @@ use crate::engine::{
     Renewal, WaiterInfo, Wake,
 };
 use crate::error::{Error, ErrorKind, Result};
+use crate::guard::GuardedStore;
 use crate::name::LockName;
 use crate::token::{FencingToken, wall_clock_micros};
 
@@ -131,6 +133,24 @@ saboteurs! {
     InspectEscapesNames,
     /// Locks are shown in no order.
     InspectHasNoOrder,
+    /// Records that nobody wrote are there.
+    RecordsAppear,
+    /// Now and then a record is said to be written, and is not.
+    RecordsVanish,
+    /// The last byte of a value is lost.
+    RecordsAreCut,
+    /// A write leaves the version as it was.
+    VersionsStandStill,
+    /// Any token may write.
+    RecordsIgnoreTokens,
+    /// A holder may write only once.
+    RecordsRefuseEqualTokens,
+    /// Any version will do.
+    RecordsIgnoreVersions,
+    /// Tokens of any lock will do.
+    RecordsIgnoreLocks,
+    /// Upper and lower case are the same in keys.
+    RecordsMixUpKeys,
 }
 
 impl fmt::Display for Saboteur {
@@ -446,6 +466,11 @@ impl Engine for Sabotaged {
             self.bend_info(lock);
         }
         Ok(locks)
+    }
+
+    fn store(&self) -> Option<Arc<dyn GuardedStore>> {
+        let records = self.inner.store()?;
+        Some(Arc::new(BrokenRecords::new(records, self.how)))
     }
 
     async fn break_lock(&self, name: &LockName) -> Result<Released> {

@@ -14,6 +14,7 @@ use crate::engine::{
     WaiterInfo, Wake,
 };
 use crate::error::Result;
+use crate::guard::{GuardedStore, MemoryStore};
 use crate::name::LockName;
 use crate::token::{FencingToken, wall_clock_micros};
 
@@ -31,6 +32,7 @@ pub struct Memory {
     clock: Clock,
     /// Held for microseconds and never across an await, so a std Mutex.
     state: Mutex<State>,
+    records: Arc<MemoryStore>,
 }
 
 #[derive(Debug, Default)]
@@ -68,6 +70,7 @@ impl Memory {
         Self {
             clock,
             state: Mutex::default(),
+            records: Arc::default(),
         }
     }
 
@@ -187,8 +190,13 @@ impl Engine for Memory {
             expiry: Expiry::Ttl,
             reach: Reach::Process,
             safety: Safety::Correctness,
+            store: true,
             survives: &[Survives::ClockStep],
         }
+    }
+
+    fn store(&self) -> Option<Arc<dyn GuardedStore>> {
+        Some(Arc::clone(&self.records) as _)
     }
 
     fn clock(&self) -> Clock {

@@ -1,6 +1,7 @@
 //! Which keys a lock has. The lock itself is `prefix + name`, where other Redis clients look for it; what
 //! belongs to it lies beside, behind a control character, which no lock name can contain.
 
+use crate::guard::Key;
 use crate::name::LockName;
 
 /// Tokens are counted per stripe of names, so that the register stays small; names that share one only see
@@ -36,6 +37,11 @@ impl Keys {
             ],
             stripe: (fnv(name.as_str().as_bytes()) % STRIPES).to_string(),
         }
+    }
+
+    /// Where a guarded record is.
+    pub(crate) fn record(&self, key: &Key) -> String {
+        format!("{}\u{1}record\u{1}{}", self.prefix, key.as_str())
     }
 
     /// Where a process hears of what happens to its waiters.

@@ -8,6 +8,7 @@
 //! | `protocol.rs` | what is said to it, and what it answers |
 //! | `health.rs` | whether it can be trusted |
 //! | `ears.rs` | how a waiter hears of a hand-over |
+//! | `records.rs` | guarded records |
 //! | `shown.rs` | what people see |
 //! | `settings.rs`, `failure.rs` | URLs and errors |
 
@@ -19,6 +20,7 @@ pub(crate) mod node;
 pub(crate) mod protocol;
 #[cfg(feature = "bench")]
 pub(crate) mod raw;
+mod records;
 pub(crate) mod settings;
 pub(crate) mod shown;
 
@@ -40,6 +42,7 @@ use crate::engine::{
     LossReason, Query, Reach, Released, Renew, Renewal, Safety, Survives, TokenSource, Wake,
 };
 use crate::error::{Error, ErrorKind, Result};
+use crate::guard::GuardedStore;
 use crate::name::LockName;
 use crate::url::EngineUrl;
 
@@ -76,7 +79,7 @@ pub(crate) fn install_tls() {
 /// Locks on one Redis server.
 #[derive(Debug)]
 pub struct Redis {
-    node: Node,
+    node: Arc<Node>,
     keys: Keys,
     ears: Arc<Ears>,
     /// Whether the server has been told that someone listens.
@@ -95,12 +98,12 @@ impl Redis {
         }
         let keys = Keys::under(settings.prefix.clone());
         let ears = Arc::new(Ears::new(keys.channel(&ClaimId::random()?.reveal())));
-        let node = Node::new(
+        let node = Arc::new(Node::new(
             settings.server.clone(),
             settings.connect_timeout,
             settings.timeout,
             ears.listener(0),
-        )?;
+        )?);
         let warnings = health::check(&node, settings.wait_replicas).await?;
         Ok(Self {
             node,
@@ -230,6 +233,7 @@ impl Engine for Redis {
             expiry: Expiry::Ttl,
             reach: Reach::Network,
             safety: Safety::Efficiency,
+            store: true,
             survives: &[Survives::ClientKilled],
         }
     }
@@ -318,6 +322,13 @@ impl Engine for Redis {
         let call = protocol::break_lock(&self.keys, name);
         let reply: Vec<String> = self.node.call(&BREAK, &call).await?;
         protocol::read_released(&reply)
+    }
+
+    fn store(&self) -> Option<Arc<dyn GuardedStore>> {
+        Some(Arc::new(records::Records::on(
+            Arc::clone(&self.node),
+            self.keys.clone(),
+        )))
     }
 
     fn commands_sent(&self) -> Option<u64> {

@@ -137,7 +137,15 @@ impl Node {
 
     /// Calls a script by its hash; loads it if the server does not know it.
     pub(crate) async fn call<T: FromRedisValue>(&self, script: &Script, call: &Call) -> Result<T> {
-        let command = call.command(script);
+        self.call_command(script, &call.command(script)).await
+    }
+
+    /// Sends an EVALSHA of this script; loads it if the server does not know it.
+    pub(crate) async fn call_command<T: FromRedisValue>(
+        &self,
+        script: &Script,
+        command: &redis::Cmd,
+    ) -> Result<T> {
         self.sent.fetch_add(1, Ordering::Relaxed);
         let connection = &mut self.connection.clone();
         let mut answer: RedisResult<T> = command.query_async(connection).await;

@@ -305,6 +305,7 @@ impl Engine for Redlock {
             expiry: Expiry::Ttl,
             reach: Reach::Network,
             safety: Safety::Correctness,
+            store: false,
             survives: &[
                 Survives::ClientKilled,
                 Survives::NodeLoss,

@@ -106,7 +106,7 @@ pub(super) fn open(path: &Path, busy_timeout: Duration) -> Result<Connection> {
     Ok(connection)
 }
 
-fn connect(path: &Path, busy_timeout: Duration) -> Result<Connection> {
+pub(super) fn connect(path: &Path, busy_timeout: Duration) -> Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let opened = {
         let _not_while_created = OPENING.lock().unwrap_or_else(PoisonError::into_inner);

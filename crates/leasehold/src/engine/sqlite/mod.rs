@@ -6,6 +6,7 @@
 //! | `table.rs` | the one table and what is done to it within a transaction |
 //! | `turnstile.rs` | how writers take turns |
 //! | `door.rs` | how a waiter is woken |
+//! | `records.rs` | guarded records, in a file of their own |
 //! | `failure.rs` | errors |
 
 mod door;
@@ -13,6 +14,7 @@ mod failure;
 mod file;
 #[cfg(feature = "bench")]
 mod raw;
+mod records;
 mod table;
 mod turnstile;
 
@@ -21,6 +23,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use self::records::Records;
 use self::table::{Place, TakeOut, Walk};
 use self::turnstile::Store;
 use crate::claim::{Claim, ClaimId, Ttl};
@@ -31,6 +34,7 @@ use crate::engine::{
     LossReason, Query, Reach, Released, Renew, Renewal, Safety, Survives, TokenSource, Wake,
 };
 use crate::error::{Error, ErrorKind, Result};
+use crate::guard::GuardedStore;
 use crate::name::LockName;
 use crate::token::FencingToken;
 use crate::url::EngineUrl;
@@ -61,6 +65,7 @@ const NEXT_IN_LINE: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub struct Sqlite {
     store: Store,
+    records: Records,
 }
 
 impl Sqlite {
@@ -77,9 +82,11 @@ impl Sqlite {
             .advise("write sqlite:/absolute/path or sqlite:relative/path"));
         }
         let busy_timeout = url.duration("busy_timeout")?;
+        let busy_timeout = busy_timeout.unwrap_or(Duration::from_secs(5));
         let path = file::locate(&url.path)?;
         Ok(Self {
-            store: Store::open(path, busy_timeout.unwrap_or(Duration::from_secs(5)))?,
+            records: Records::beside(&path, busy_timeout),
+            store: Store::open(path, busy_timeout)?,
         })
     }
 
@@ -150,6 +157,7 @@ impl Engine for Sqlite {
             expiry: Expiry::Ttl,
             reach: Reach::Machine,
             safety: Safety::Correctness,
+            store: true,
             survives: &[
                 Survives::ClientKilled,
                 Survives::EngineRestart,
@@ -298,6 +306,10 @@ impl Engine for Sqlite {
             Some(true) => Released::Yes,
             _ => Released::WasNotHeld,
         })
+    }
+
+    fn store(&self) -> Option<Arc<dyn GuardedStore>> {
+        Some(Arc::new(self.records.clone()))
     }
 
     fn commands_sent(&self) -> Option<u64> {
