@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{ArgMatches, Args, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
+use leasehold::guard::Version;
 use leasehold::{ClaimId, Wait};
 
 use crate::exit::Failure;
@@ -26,7 +27,7 @@ pub(crate) const DEFAULT_URL: &str = "sqlite:";
   leasehold --url sqlite:/srv/locks.db show backup
 
 Exit codes:
-  CMD's own; 64 bad usage, name or URL; 69 engine unreachable; 70 a bug; 75 not obtained in time;
+  CMD's own; 64 bad usage, name or URL; 66 no such record; 69 engine unreachable; 70 a bug; 75 not obtained in time;
   76 lease lost; 77 denied; 78 engine unfit; 126 CMD not executable; 127 CMD not found; 128+n killed by signal n"
 )]
 pub(crate) struct Cli {
@@ -113,6 +114,8 @@ pub(crate) enum Command {
     Watch(Deferred<WatchArgs>),
     /// Take a lock away from whoever holds it
     Break(Deferred<BreakArgs>),
+    /// Read and write records that refuse stale writes
+    Store(Deferred<StoreArgs>),
     /// Measure this engine, beside the fastest that its store could do
     Bench(Deferred<BenchArgs>),
     #[command(hide = true)]
@@ -270,6 +273,91 @@ pub(crate) struct BreakArgs {
     /// Do not ask
     #[arg(long, short)]
     pub(crate) yes: bool,
+}
+
+/// Read and write records that refuse stale writes
+///
+/// A record keeps the highest fencing token that has written it, and its version. A write with a lower token, or one that is
+/// based on an old version, is refused and changes nothing.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  leasehold run orders -- sh -c './work | leasehold store put orders/42'    with the token of the run
+  leasehold store get orders/42
+  leasehold store get orders/42 --stat                                      version, token and lock
+  leasehold store put orders/42 paid --if-version 7                         only if nobody has written since
+  leasehold store put orders/42 --new < order.json                          only if there is none
+  leasehold store put report.txt --dir /srv/reports < report.txt            a plain file in a folder
+
+Exit codes: 66 no such record; 76 a later holder has written; 75 another version is there")]
+pub(crate) struct StoreArgs {
+    #[command(subcommand)]
+    pub(crate) command: StoreCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum StoreCommand {
+    /// Print a record's value as it is
+    Get(GetArgs),
+    /// Write a record, unless the write is stale; print its version
+    Put(PutArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StorePlace {
+    /// Files in this folder instead of the engine's records
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct GetArgs {
+    /// The key of the record: 1 to 255 bytes
+    pub(crate) key: String,
+
+    /// Print version, token and lock instead of the value
+    #[arg(long)]
+    pub(crate) stat: bool,
+
+    #[command(flatten)]
+    pub(crate) place: StorePlace,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PutArgs {
+    /// The key of the record: 1 to 255 bytes
+    pub(crate) key: String,
+
+    /// The value [default: what stdin has]
+    pub(crate) value: Option<String>,
+
+    /// The fencing token of the lease under which it is written
+    #[arg(
+        long,
+        value_name = "T",
+        env = "LEASEHOLD_TOKEN",
+        hide_env_values = true
+    )]
+    pub(crate) token: Option<u64>,
+
+    /// The lock that the token is of; tokens of another lock than the record's are refused
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "LEASEHOLD_NAME",
+        hide_env_values = true
+    )]
+    pub(crate) lock: Option<String>,
+
+    /// Only if the record is still of this version, whatever its token
+    #[arg(long, value_name = "V", conflicts_with = "new")]
+    pub(crate) if_version: Option<Version>,
+
+    /// Only if there is no record
+    #[arg(long)]
+    pub(crate) new: bool,
+
+    #[command(flatten)]
+    pub(crate) place: StorePlace,
 }
 
 /// Measure this engine, beside the fastest that its store could do

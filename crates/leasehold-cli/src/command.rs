@@ -15,6 +15,7 @@ mod release;
 mod renew;
 mod run;
 mod show;
+mod store;
 mod watch;
 
 /// What all commands are told.
@@ -52,6 +53,7 @@ pub(crate) fn execute(cli: Cli) -> Outcome {
         Command::List(Deferred(args)) => block_on(list::list(context, args)),
         Command::Watch(Deferred(args)) => block_on(watch::watch(context, args)),
         Command::Break(Deferred(args)) => block_on(break_lock::break_lock(context, args)),
+        Command::Store(Deferred(args)) => block_on(store::store(context, args)),
         Command::Bench(Deferred(args)) => bench::bench(context, args),
         Command::BenchWorker(Deferred(args)) => bench::worker::main(context, args),
         Command::Completions(Deferred(args)) => completions::completions(args),

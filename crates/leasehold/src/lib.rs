@@ -55,6 +55,8 @@ pub use token::{FencingToken, wall_clock_micros};
 mod pages {
     #[doc = include_str!("../../../docs/guarantees.md")]
     mod guarantees {}
+    #[doc = include_str!("../../../docs/fencing.md")]
+    mod fencing {}
     #[doc = include_str!("../../../docs/engines/sqlite.md")]
     mod sqlite {}
     #[doc = include_str!("../../../docs/engines/redis.md")]

@@ -15,6 +15,7 @@ mod place;
 mod redis;
 mod scripts;
 mod signals;
+mod store;
 mod support;
 mod terminal;
 mod waiting;

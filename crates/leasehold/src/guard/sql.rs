@@ -6,7 +6,7 @@
 //!
 //! let fence = FenceTable::new(Dialect::Postgres, "orders")?;
 //! println!("{}", fence.install()); // run it once, as the table's owner
-//! # leasehold::Result::Ok(())
+//! # Ok::<(), leasehold::Error>(())
 //! ```
 //!
 //! From then on an `UPDATE` that sets the column to a lower token fails in the database, whoever sends it. An `UPDATE` that
