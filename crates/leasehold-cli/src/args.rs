@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{ArgMatches, Args, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 use leasehold::guard::Version;
+use leasehold::guard::sql::Dialect;
 use leasehold::{ClaimId, Wait};
 
 use crate::exit::Failure;
@@ -116,6 +117,8 @@ pub(crate) enum Command {
     Break(Deferred<BreakArgs>),
     /// Read and write records that refuse stale writes
     Store(Deferred<StoreArgs>),
+    /// Let a table of your own refuse stale tokens
+    Fence(Deferred<FenceArgs>),
     /// Measure this engine, beside the fastest that its store could do
     Bench(Deferred<BenchArgs>),
     #[command(hide = true)]
@@ -358,6 +361,49 @@ pub(crate) struct PutArgs {
 
     #[command(flatten)]
     pub(crate) place: StorePlace,
+}
+
+/// Let a table of your own refuse stale tokens
+///
+/// Installs a column for the highest fencing token and a trigger on a table in the database of --url (PostgreSQL, MySQL or
+/// MariaDB). From then on an UPDATE that sets a lower token fails in the database, whoever sends it.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  leasehold --url postgres://app@db/shop fence install --table orders
+  leasehold --url mysql://app@db/shop fence install --table shop.orders --column lease
+  leasehold fence print --table orders --for postgres | psql shop
+  leasehold --url postgres://app@db/shop fence remove --table orders")]
+pub(crate) struct FenceArgs {
+    #[command(subcommand)]
+    pub(crate) command: FenceCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum FenceCommand {
+    /// Install the column and the trigger; may be done again
+    Install(FenceTableArgs),
+    /// Take both away again
+    Remove(FenceTableArgs),
+    /// Print the SQL that `install` runs
+    Print {
+        #[command(flatten)]
+        table: FenceTableArgs,
+
+        /// Whose SQL: postgres or mysql
+        #[arg(long = "for", value_name = "DATABASE")]
+        dialect: Dialect,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct FenceTableArgs {
+    /// The table, as TABLE or SCHEMA.TABLE
+    #[arg(long, value_name = "TABLE")]
+    pub(crate) table: String,
+
+    /// The column that keeps the highest token
+    #[arg(long, value_name = "COLUMN", default_value = leasehold::guard::sql::COLUMN)]
+    pub(crate) column: String,
 }
 
 /// Measure this engine, beside the fastest that its store could do

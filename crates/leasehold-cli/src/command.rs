@@ -9,6 +9,7 @@ mod acquire;
 mod bench;
 mod break_lock;
 mod completions;
+mod fence;
 mod list;
 mod man;
 mod release;
@@ -54,6 +55,7 @@ pub(crate) fn execute(cli: Cli) -> Outcome {
         Command::Watch(Deferred(args)) => block_on(watch::watch(context, args)),
         Command::Break(Deferred(args)) => block_on(break_lock::break_lock(context, args)),
         Command::Store(Deferred(args)) => block_on(store::store(context, args)),
+        Command::Fence(Deferred(args)) => block_on(fence::fence(context, args)),
         Command::Bench(Deferred(args)) => bench::bench(context, args),
         Command::BenchWorker(Deferred(args)) => bench::worker::main(context, args),
         Command::Completions(Deferred(args)) => completions::completions(args),

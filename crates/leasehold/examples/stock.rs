@@ -5,12 +5,16 @@
 //! cargo run --example stock [URL]
 //! ```
 
+#![allow(clippy::expect_used)]
+
 use leasehold::Locks;
 use leasehold::guard::Checked;
 
 #[tokio::main]
 async fn main() -> leasehold::Result<()> {
-    let url = std::env::args().nth(1).unwrap_or_else(|| "memory:".to_owned());
+    let url = std::env::args()
+        .nth(1)
+        .unwrap_or_else(|| "memory:".to_owned());
     let store = Locks::connect(url).await?.store()?;
     let item = format!("stock/{:x}", fastrand::u64(..));
     store.write_if(&item, "100", None).await?;

@@ -15,8 +15,9 @@ use async_trait::async_trait;
 
 use crate::claim::{Claim, Claimant, Mode};
 use crate::clock::{Clock, Moment};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::guard::GuardedStore;
+use crate::guard::sql::Dialect;
 use crate::name::LockName;
 use crate::token::FencingToken;
 use crate::url::EngineUrl;
@@ -97,6 +98,19 @@ pub trait Engine: Debug + Send + Sync + 'static {
     /// Its guarded records, if it can keep any: see [`guard`](crate::guard).
     fn store(&self) -> Option<Arc<dyn GuardedStore>> {
         None
+    }
+
+    /// Whose SQL it speaks, if tables of the user's can be fenced in the same database.
+    fn dialect(&self) -> Option<Dialect> {
+        None
+    }
+
+    /// Carries out statements on tables of the user's: those of a [`FenceTable`](crate::guard::sql::FenceTable), and no others.
+    async fn run_sql(&self, _statements: &[String]) -> Result<()> {
+        Err(Error::new(
+            ErrorKind::Unsupported,
+            format!("{} has no tables", self.scheme()),
+        ))
     }
 
     /// How many commands or transactions it has sent so far, if it can tell.
