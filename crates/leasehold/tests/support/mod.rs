@@ -7,6 +7,8 @@ pub mod bent_clock;
 pub mod crowd;
 pub mod deployment;
 #[cfg(feature = "postgres")]
+pub mod pgbouncer;
+#[cfg(feature = "postgres")]
 pub mod postgres_server;
 pub mod proxy;
 pub mod redis_server;

@@ -193,6 +193,26 @@ struct Listener {
     needed: mpsc::UnboundedReceiver<()>,
 }
 
+/// A connection that listens.
+struct Session {
+    client: Client,
+    /// Ends when the connection does.
+    closed: watch::Receiver<()>,
+    /// The server can tell by it that this process is gone.
+    is_own: bool,
+}
+
+impl Session {
+    /// Returns whether the session is ours: the one before may not have ended yet.
+    async fn listen(&self, id: &str) -> std::result::Result<bool, tokio_postgres::Error> {
+        let listen = format!("LISTEN \"{id}\"");
+        self.client.batch_execute(&listen).await?;
+        let lock = "SELECT pg_try_advisory_lock(hashtextextended($1, 0))";
+        let rows = self.client.query_typed(lock, &[(&id, Type::TEXT)]).await?;
+        Ok(rows.first().is_some_and(|row| row.get(0)))
+    }
+}
+
 /// Why a session ended.
 enum End {
     NobodyLeft,
@@ -246,12 +266,16 @@ impl Listener {
     }
 
     async fn session(&mut self, went_well: &mut impl FnMut()) -> End {
-        let (client, mut closed) = match self.connect().await {
+        let Session {
+            client,
+            mut closed,
+            is_own,
+        } = match self.connect().await {
             Ok(connected) => connected,
             Err(error) => return End::Failed(error),
         };
         let beat = format!(
-            "SELECT was_alive, now_us, number, token, offer_ms, at_us FROM \"{}\".beat($1, $2, $3)",
+            "SELECT was_alive, now_us, number, token, offer_ms, at_us FROM \"{}\".beat($1, $2, $3, $4)",
             self.settings.schema
         );
         loop {
@@ -260,7 +284,7 @@ impl Listener {
                 let Some(ears) = self.ears.upgrade() else {
                     return End::NobodyLeft;
                 };
-                match tokio::time::timeout(limit, self.beat(&ears, &client, &beat)).await {
+                match tokio::time::timeout(limit, self.beat(&ears, &client, is_own, &beat)).await {
                     Ok(Ok(())) => went_well(),
                     Ok(Err(error)) => return End::Failed(error),
                     Err(_) => return End::Failed(failure::no_answer_in_time()),
@@ -284,7 +308,7 @@ impl Listener {
         }
     }
 
-    async fn connect(&self) -> Result<(Client, watch::Receiver<()>)> {
+    async fn connect(&self) -> Result<Session> {
         let connector = tls::connector(&self.settings.trust)?;
         let connecting = self.settings.listen.connect(connector);
         let connecting = tokio::time::timeout(self.settings.connect_timeout, connecting);
@@ -303,21 +327,25 @@ impl Listener {
             }
             drop(open);
         });
+        let mut session = Session {
+            client,
+            closed,
+            is_own: false,
+        };
         let Some(ears) = self.ears.upgrade() else {
-            return Ok((client, closed));
+            return Ok(session);
         };
         if !ears.polls.load(Ordering::Relaxed) {
-            let listen = format!("LISTEN \"{}\"", ears.id);
-            let listening = client.batch_execute(&listen);
+            let listening = session.listen(&ears.id);
             let listening = tokio::time::timeout(self.settings.timeout, listening).await;
-            listening
+            session.is_own = listening
                 .map_err(|_| failure::no_answer_in_time())?
                 .map_err(failure::of_call)?;
         }
-        Ok((client, closed))
+        Ok(session)
     }
 
-    async fn beat(&self, ears: &Ears, client: &Client, beat: &str) -> Result<()> {
+    async fn beat(&self, ears: &Ears, client: &Client, is_own: bool, beat: &str) -> Result<()> {
         let alive = i64::try_from(ALIVE.as_millis()).unwrap_or(i64::MAX);
         let patience = i64::try_from(self.settings.timeout.as_millis()).unwrap_or(i64::MAX);
         let sent = Clock::machine().now();
@@ -326,6 +354,7 @@ impl Listener {
                 beat,
                 &[
                     (&ears.id, Type::TEXT),
+                    (&is_own, Type::BOOL),
                     (&alive, Type::INT8),
                     (&patience, Type::INT8),
                 ],

@@ -44,6 +44,17 @@ BEGIN
 END
 $$;
 
+-- Whether a process that waits is alive. One that was killed is known at once where its session is its own.
+CREATE OR REPLACE FUNCTION leasehold.is_alive(p_listener text, p_now timestamptz) RETURNS boolean
+LANGUAGE plpgsql AS $$
+DECLARE
+  v_in_session boolean;
+BEGIN
+  SELECT in_session INTO v_in_session FROM leasehold.listeners WHERE id = p_listener AND alive_until > p_now;
+  RETURN FOUND AND NOT (v_in_session AND pg_try_advisory_xact_lock_shared(hashtextextended(p_listener, 0)));
+END
+$$;
+
 -- Lets in whoever is next while it fits; whose process is dead is passed over. The lock is handed over for half a second,
 -- until its holder renews. p_own, which asks just now, gets its whole TTL and needs no message.
 -- Expired holders have been removed. Returns how many others were let in.
@@ -62,11 +73,9 @@ DECLARE
 BEGIN
   SELECT count(*), min(mode) INTO v_held, v_held_mode FROM leasehold.holders WHERE name = p_name;
   LOOP
-    SELECT w.*, coalesce(l.alive_until > p_now, false) AS alive INTO v_waiter
-    FROM leasehold.waiters w LEFT JOIN leasehold.listeners l ON l.id = w.listener
-    WHERE w.name = p_name ORDER BY w.place LIMIT 1;
+    SELECT * INTO v_waiter FROM leasehold.waiters w WHERE w.name = p_name ORDER BY w.place LIMIT 1;
     EXIT WHEN NOT FOUND;
-    IF v_waiter.alive OR v_waiter.claim = p_own THEN
+    IF v_waiter.claim = p_own OR leasehold.is_alive(v_waiter.listener, p_now) THEN
       EXIT WHEN NOT (v_held = 0
         OR (v_waiter.mode <> 0 AND v_held_mode = v_waiter.mode AND (v_waiter.mode = -1 OR v_held < v_waiter.mode)));
       v_token := leasehold.next_token(p_stripe, p_now);
@@ -262,7 +271,7 @@ $$;
 
 -- A process that waits says so, again and again, and hears what has been handed over to its waiters, should a message have
 -- been lost. Whoever does so passes on what was handed to the dead.
-CREATE OR REPLACE FUNCTION leasehold.beat(p_listener text, p_alive bigint, p_patience bigint)
+CREATE OR REPLACE FUNCTION leasehold.beat(p_listener text, p_in_session boolean, p_alive bigint, p_patience bigint)
 RETURNS TABLE (was_alive boolean, now_us bigint, number bigint, token bigint, offer_ms bigint, at_us bigint)
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -276,8 +285,8 @@ BEGIN
   PERFORM leasehold.durably();
   now_us := leasehold.micros(v_now);
   was_alive := coalesce((SELECT l.alive_until > v_now FROM leasehold.listeners l WHERE l.id = p_listener), false);
-  INSERT INTO leasehold.listeners AS l VALUES (p_listener, v_now + p_alive * interval '1 millisecond')
-  ON CONFLICT (id) DO UPDATE SET alive_until = excluded.alive_until;
+  INSERT INTO leasehold.listeners AS l VALUES (p_listener, v_now + p_alive * interval '1 millisecond', p_in_session)
+  ON CONFLICT (id) DO UPDATE SET alive_until = excluded.alive_until, in_session = excluded.in_session;
   FOR v_name IN SELECT DISTINCT h.name FROM leasehold.holders h WHERE h.offered AND h.expires_at <= v_now LOOP
     -- Whoever else is at it will do the same.
     IF pg_try_advisory_xact_lock(1818583923, leasehold.stripe(v_name)) THEN

@@ -68,5 +68,6 @@ CREATE INDEX IF NOT EXISTS waiters_in_order ON leasehold.waiters (name, place);
 -- One row a process that waits. Its waiters are alive for as long as it is.
 CREATE UNLOGGED TABLE IF NOT EXISTS leasehold.listeners (
   id text PRIMARY KEY,
-  alive_until timestamptz NOT NULL
+  alive_until timestamptz NOT NULL,
+  in_session boolean NOT NULL          -- it keeps an advisory lock on its id, which ends with its connection
 ) WITH (fillfactor = 50);
