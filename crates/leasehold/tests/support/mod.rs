@@ -6,6 +6,10 @@ pub mod bent_clock;
 #[cfg(feature = "conformance")]
 pub mod crowd;
 pub mod deployment;
+#[cfg(feature = "postgres")]
+pub mod pgbouncer;
+#[cfg(feature = "postgres")]
+pub mod postgres_server;
 pub mod proxy;
 pub mod redis_server;
 
