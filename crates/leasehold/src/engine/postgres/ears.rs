@@ -154,7 +154,7 @@ impl Ears {
     }
 
     /// What a beat has found; no message may have told it.
-    fn find(&self, now: u64, offers: Vec<(u64, HandedOver)>) {
+    fn find(&self, now: u64, found: Vec<(u64, Heard)>) {
         let told = {
             let mut told = self.told();
             let before = std::mem::take(&mut told.0);
@@ -163,14 +163,17 @@ impl Ears {
                 .chain(told.1.iter().copied())
                 .collect::<HashSet<_>>()
         };
-        for (number, offer) in offers {
+        for (number, what) in found {
             let Some(bell) = self.waiters.bell(number) else {
                 continue;
             };
-            if !told.contains(&number) && now.saturating_sub(offer.granted_at) > LATE {
+            if let Heard::Granted(offer) = &what
+                && !told.contains(&number)
+                && now.saturating_sub(offer.granted_at) > LATE
+            {
                 self.missed_one();
             }
-            bell.ring(Heard::Granted(offer));
+            bell.ring(what);
         }
     }
 
@@ -367,16 +370,20 @@ impl Listener {
         // A little less, so that what is put into a queue on the strength of it is in time.
         ears.report
             .send_replace(Report::AliveUntil(sent + ALIVE * 3 / 4));
-        let offers = rows.iter().filter_map(|row| {
+        let found = rows.iter().filter_map(|row| {
             let number = row.get::<_, Option<i64>>(2)?.unsigned_abs();
-            let offer = HandedOver {
-                token: FencingToken::new(row.get::<_, i64>(3).unsigned_abs())?,
-                offer: Duration::from_millis(row.get::<_, i64>(4).unsigned_abs()),
-                granted_at: row.get::<_, i64>(5).unsigned_abs(),
+            let time = Duration::from_millis(row.get::<_, i64>(4).unsigned_abs());
+            let what = match row.get::<_, Option<i64>>(3) {
+                Some(token) => Heard::Granted(HandedOver {
+                    token: FencingToken::new(token.unsigned_abs())?,
+                    offer: time,
+                    granted_at: row.get::<_, i64>(5).unsigned_abs(),
+                }),
+                None => Heard::LookAfter(time),
             };
-            Some((number, offer))
+            Some((number, what))
         });
-        ears.find(now, offers.collect());
+        ears.find(now, found.collect());
         // Whoever counted as dead may have been passed over.
         if !first.get::<_, bool>(0) {
             ears.waiters.ring_all();

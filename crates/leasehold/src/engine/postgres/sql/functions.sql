@@ -217,6 +217,7 @@ LANGUAGE plpgsql AS $$
 DECLARE
   v_now timestamptz := clock_timestamp();
   v_renewed record;
+  v_told text;
 BEGIN
   IF current_setting('transaction_isolation') <> 'read committed' THEN
     RAISE EXCEPTION 'leasehold needs transactions that are read committed' USING ERRCODE = 'LH001';
@@ -241,8 +242,10 @@ BEGIN
   LOOP
     -- Whoever is first may now have less to wait for than it thinks.
     IF v_renewed.cut_short THEN
-      PERFORM pg_notify(w.listener, concat_ws(':', 'look', w.number, v_renewed.ttl))
-      FROM (SELECT * FROM leasehold.waiters w WHERE w.name = v_renewed.name ORDER BY w.place LIMIT 1) w;
+      UPDATE leasehold.waiters w SET look_at = v_now + v_renewed.ttl * interval '1 millisecond'
+      WHERE w.name = v_renewed.name
+        AND w.place = (SELECT min(f.place) FROM leasehold.waiters f WHERE f.name = v_renewed.name)
+      RETURNING pg_notify(w.listener, concat_ws(':', 'look', w.number, v_renewed.ttl))::text INTO v_told;
     END IF;
     nth := v_renewed.nth;
     token := v_renewed.token;
@@ -269,8 +272,8 @@ BEGIN
 END
 $$;
 
--- A process that waits says so, again and again, and hears what has been handed over to its waiters, should a message have
--- been lost. Whoever does so passes on what was handed to the dead.
+-- A process that waits says so, again and again, and hears what has been handed over to its waiters, and which of them should
+-- look (those without a token), should a message have been lost. Whoever does so passes on what was handed to the dead.
 CREATE OR REPLACE FUNCTION leasehold.beat(p_listener text, p_in_session boolean, p_alive bigint, p_patience bigint)
 RETURNS TABLE (was_alive boolean, now_us bigint, number bigint, token bigint, offer_ms bigint, at_us bigint)
 LANGUAGE plpgsql AS $$
@@ -298,6 +301,12 @@ BEGIN
     round(extract(epoch FROM h.expires_at - h.since) * 1000)::bigint, leasehold.micros(h.since)
   FROM (VALUES (true)) always
   LEFT JOIN leasehold.holders h ON h.listener = p_listener AND h.offered AND h.expires_at > v_now;
+  RETURN QUERY UPDATE leasehold.waiters w SET look_at = NULL
+  FROM (SELECT f.name, f.claim, f.look_at FROM leasehold.waiters f
+        WHERE f.listener = p_listener AND f.look_at IS NOT NULL) before
+  WHERE w.name = before.name AND w.claim = before.claim
+  RETURNING was_alive, now_us, w.number, NULL::bigint,
+    greatest(0, ceil(extract(epoch FROM before.look_at - v_now) * 1000))::bigint, now_us;
 END
 $$;
 

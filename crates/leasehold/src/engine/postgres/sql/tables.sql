@@ -56,6 +56,7 @@ CREATE UNLOGGED TABLE IF NOT EXISTS leasehold.waiters (
   since timestamptz NOT NULL,
   listener text NOT NULL,
   number bigint NOT NULL,
+  look_at timestamptz,                 -- it has less to wait for than it thinks
   owner text NOT NULL,
   host text NOT NULL,
   pid bigint NOT NULL,
@@ -64,6 +65,7 @@ CREATE UNLOGGED TABLE IF NOT EXISTS leasehold.waiters (
 );
 
 CREATE INDEX IF NOT EXISTS waiters_in_order ON leasehold.waiters (name, place);
+CREATE INDEX IF NOT EXISTS waiters_to_look ON leasehold.waiters (listener) WHERE look_at IS NOT NULL;
 
 -- One row a process that waits. Its waiters are alive for as long as it is.
 CREATE UNLOGGED TABLE IF NOT EXISTS leasehold.listeners (
