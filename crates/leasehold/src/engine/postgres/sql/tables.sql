@@ -35,6 +35,7 @@ CREATE TABLE IF NOT EXISTS leasehold.holders (
   expires_at timestamptz NOT NULL,
   backed_until timestamptz NOT NULL,   -- until then, a crash that forgets this row brings back one that excludes as much
   offered boolean NOT NULL,            -- handed over, and its holder has not said a word yet
+  ttl bigint,                          -- of who was handed the lock, and where to tell it
   listener text,
   number bigint,
   owner text NOT NULL,
