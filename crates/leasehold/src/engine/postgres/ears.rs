@@ -27,11 +27,12 @@ use crate::engine::waiters::Waiters;
 use crate::error::{Error, ErrorKind, Result};
 use crate::token::FencingToken;
 
-/// For how long waiters count as alive after each beat.
+/// For how long waiters count as alive after each beat, and how often to say so.
 const ALIVE: Duration = Duration::from_millis(1000);
-/// How often to say so.
 const BEAT: Duration = Duration::from_millis(300);
-/// How often to ask where no messages come, at random between these.
+/// The same where no messages come: it asks at random times between these. The server knows of a process that was killed by
+/// this alone.
+const ALIVE_POLLING: Duration = Duration::from_millis(400);
 const POLL: (u64, u64) = (15, 45);
 /// A message that comes later than this was not sent to us.
 const LATE: u64 = 150_000;
@@ -154,7 +155,7 @@ impl Ears {
     }
 
     /// What a beat has found; no message may have told it.
-    fn find(&self, now: u64, offers: Vec<(u64, HandedOver)>) {
+    fn find(&self, now: u64, found: Vec<(u64, Heard)>) {
         let told = {
             let mut told = self.told();
             let before = std::mem::take(&mut told.0);
@@ -163,14 +164,17 @@ impl Ears {
                 .chain(told.1.iter().copied())
                 .collect::<HashSet<_>>()
         };
-        for (number, offer) in offers {
+        for (number, what) in found {
             let Some(bell) = self.waiters.bell(number) else {
                 continue;
             };
-            if !told.contains(&number) && now.saturating_sub(offer.granted_at) > LATE {
+            if let Heard::Granted(offer) = &what
+                && !told.contains(&number)
+                && now.saturating_sub(offer.granted_at) > LATE
+            {
                 self.missed_one();
             }
-            bell.ring(Heard::Granted(offer));
+            bell.ring(what);
         }
     }
 
@@ -346,7 +350,11 @@ impl Listener {
     }
 
     async fn beat(&self, ears: &Ears, client: &Client, is_own: bool, beat: &str) -> Result<()> {
-        let alive = i64::try_from(ALIVE.as_millis()).unwrap_or(i64::MAX);
+        let alive = match ears.polls.load(Ordering::Relaxed) {
+            true => ALIVE_POLLING,
+            false => ALIVE,
+        };
+        let alive_ms = i64::try_from(alive.as_millis()).unwrap_or(i64::MAX);
         let patience = i64::try_from(self.settings.timeout.as_millis()).unwrap_or(i64::MAX);
         let sent = Clock::machine().now();
         let rows = client
@@ -355,7 +363,7 @@ impl Listener {
                 &[
                     (&ears.id, Type::TEXT),
                     (&is_own, Type::BOOL),
-                    (&alive, Type::INT8),
+                    (&alive_ms, Type::INT8),
                     (&patience, Type::INT8),
                 ],
             )
@@ -366,17 +374,21 @@ impl Listener {
         ears.clock.synchronize(sent, now);
         // A little less, so that what is put into a queue on the strength of it is in time.
         ears.report
-            .send_replace(Report::AliveUntil(sent + ALIVE * 3 / 4));
-        let offers = rows.iter().filter_map(|row| {
+            .send_replace(Report::AliveUntil(sent + alive * 3 / 4));
+        let found = rows.iter().filter_map(|row| {
             let number = row.get::<_, Option<i64>>(2)?.unsigned_abs();
-            let offer = HandedOver {
-                token: FencingToken::new(row.get::<_, i64>(3).unsigned_abs())?,
-                offer: Duration::from_millis(row.get::<_, i64>(4).unsigned_abs()),
-                granted_at: row.get::<_, i64>(5).unsigned_abs(),
+            let time = Duration::from_millis(row.get::<_, i64>(4).unsigned_abs());
+            let what = match row.get::<_, Option<i64>>(3) {
+                Some(token) => Heard::Granted(HandedOver {
+                    token: FencingToken::new(token.unsigned_abs())?,
+                    offer: time,
+                    granted_at: row.get::<_, i64>(5).unsigned_abs(),
+                }),
+                None => Heard::LookAfter(time),
             };
-            Some((number, offer))
+            Some((number, what))
         });
-        ears.find(now, offers.collect());
+        ears.find(now, found.collect());
         // Whoever counted as dead may have been passed over.
         if !first.get::<_, bool>(0) {
             ears.waiters.ring_all();

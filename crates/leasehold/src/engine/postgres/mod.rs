@@ -93,7 +93,7 @@ impl Postgres {
     pub async fn connect(url: &EngineUrl) -> Result<Self> {
         let settings = Settings::from_url(url)?;
         let server = Server::new(&settings)?;
-        let found = health::check(&server).await?;
+        let found = health::check(&settings).await?;
         if found.pooled {
             server.stop_preparing();
         }

@@ -44,14 +44,37 @@ BEGIN
 END
 $$;
 
--- Whether a process that waits is alive. One that was killed is known at once where its session is its own.
-CREATE OR REPLACE FUNCTION leasehold.is_alive(p_listener text, p_now timestamptz) RETURNS boolean
+-- For how many milliseconds a lock may be handed over to a process that waits, until it has said a word; null if it is dead. One
+-- that was killed is known at once where its session is its own. One that asks again and again will ask soon.
+CREATE OR REPLACE FUNCTION leasehold.offer_to(p_listener text, p_now timestamptz) RETURNS integer
 LANGUAGE plpgsql AS $$
 DECLARE
   v_in_session boolean;
 BEGIN
   SELECT in_session INTO v_in_session FROM leasehold.listeners WHERE id = p_listener AND alive_until > p_now;
-  RETURN FOUND AND NOT (v_in_session AND pg_try_advisory_xact_lock_shared(hashtextextended(p_listener, 0)));
+  IF v_in_session AND pg_try_advisory_xact_lock_shared(hashtextextended(p_listener, 0)) THEN
+    RETURN NULL;
+  END IF;
+  RETURN CASE v_in_session WHEN true THEN 500 WHEN false THEN 250 END;
+END
+$$;
+
+-- Removes holders whose time is over. One that was handed the lock and did not hear of it in time, but is alive, goes to the
+-- end of the queue and is told to look.
+CREATE OR REPLACE FUNCTION leasehold.expire(p_name text, p_now timestamptz) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+  v_gone record;
+BEGIN
+  FOR v_gone IN DELETE FROM leasehold.holders h WHERE h.name = p_name AND h.expires_at <= p_now RETURNING h.* LOOP
+    IF v_gone.offered AND leasehold.offer_to(v_gone.listener, p_now) IS NOT NULL THEN
+      INSERT INTO leasehold.waiters (name, claim, mode, ttl, since, listener, number, look_at, owner, host, pid, reason)
+      VALUES (p_name, v_gone.claim, v_gone.mode, v_gone.ttl, v_gone.since, v_gone.listener, v_gone.number, p_now,
+        v_gone.owner, v_gone.host, v_gone.pid, v_gone.reason)
+      ON CONFLICT DO NOTHING;
+      PERFORM pg_notify(v_gone.listener, concat_ws(':', 'look', v_gone.number, 0));
+    END IF;
+  END LOOP;
 END
 $$;
 
@@ -75,20 +98,20 @@ BEGIN
   LOOP
     SELECT * INTO v_waiter FROM leasehold.waiters w WHERE w.name = p_name ORDER BY w.place LIMIT 1;
     EXIT WHEN NOT FOUND;
-    IF v_waiter.claim = p_own OR leasehold.is_alive(v_waiter.listener, p_now) THEN
+    v_offer := CASE v_waiter.claim WHEN p_own THEN v_waiter.ttl ELSE leasehold.offer_to(v_waiter.listener, p_now) END;
+    IF v_offer IS NOT NULL THEN
       EXIT WHEN NOT (v_held = 0
         OR (v_waiter.mode <> 0 AND v_held_mode = v_waiter.mode AND (v_waiter.mode = -1 OR v_held < v_waiter.mode)));
       v_token := leasehold.next_token(p_stripe, p_now);
-      v_offer := v_waiter.ttl;
       IF v_waiter.claim IS DISTINCT FROM p_own THEN
-        v_offer := least(v_offer, 500);
+        v_offer := least(v_offer, v_waiter.ttl);
         v_handed_over := v_handed_over + 1;
         PERFORM pg_notify(v_waiter.listener, concat_ws(':',
           'granted', v_waiter.number, v_token, v_offer, leasehold.micros(p_now)));
       END IF;
       v_until := p_now + v_offer * interval '1 millisecond';
       INSERT INTO leasehold.holders VALUES (p_name, v_waiter.claim, v_waiter.mode, v_token, p_now, v_until,
-        coalesce(p_backed_until, v_until), v_waiter.claim IS DISTINCT FROM p_own, v_waiter.listener, v_waiter.number,
+        coalesce(p_backed_until, v_until), v_waiter.claim IS DISTINCT FROM p_own, v_waiter.ttl, v_waiter.listener, v_waiter.number,
         v_waiter.owner, v_waiter.host, v_waiter.pid, v_waiter.reason);
       v_held := v_held + 1;
       v_held_mode := v_waiter.mode;
@@ -123,7 +146,7 @@ BEGIN
   IF EXISTS (SELECT FROM leasehold.holders h WHERE h.name = p_name)
     OR EXISTS (SELECT FROM leasehold.waiters w WHERE w.name = p_name)
   THEN
-    DELETE FROM leasehold.holders h WHERE h.name = p_name AND h.expires_at <= v_now;
+    PERFORM leasehold.expire(p_name, v_now);
     -- Held already by this very claim: its reply, or the message that handed it over, was lost.
     UPDATE leasehold.holders h SET expires_at = v_until, backed_until = v_until, offered = false
     WHERE h.name = p_name AND h.claim = p_claim RETURNING h.token INTO token;
@@ -169,7 +192,7 @@ BEGIN
   END IF;
 
   token := leasehold.next_token(v_stripe, v_now);
-  INSERT INTO leasehold.holders VALUES (p_name, p_claim, p_mode, token, v_now, v_until, v_until, false, NULL, NULL,
+  INSERT INTO leasehold.holders VALUES (p_name, p_claim, p_mode, token, v_now, v_until, v_until, false, NULL, NULL, NULL,
     p_owner, p_host, p_pid, p_reason);
   outcome := 'granted';
 END
@@ -199,7 +222,7 @@ BEGIN
     v_backed_until := NULL;
   END IF;
   IF EXISTS (SELECT FROM leasehold.waiters WHERE name = p_name) THEN
-    DELETE FROM leasehold.holders WHERE name = p_name AND expires_at <= v_now;
+    PERFORM leasehold.expire(p_name, v_now);
     IF leasehold.admit(p_name, v_stripe, v_now, NULL, v_backed_until) > 0 AND v_backed_until IS NULL THEN
       PERFORM leasehold.durably();
       RETURN v_held;
@@ -217,6 +240,7 @@ LANGUAGE plpgsql AS $$
 DECLARE
   v_now timestamptz := clock_timestamp();
   v_renewed record;
+  v_told text;
 BEGIN
   IF current_setting('transaction_isolation') <> 'read committed' THEN
     RAISE EXCEPTION 'leasehold needs transactions that are read committed' USING ERRCODE = 'LH001';
@@ -241,8 +265,10 @@ BEGIN
   LOOP
     -- Whoever is first may now have less to wait for than it thinks.
     IF v_renewed.cut_short THEN
-      PERFORM pg_notify(w.listener, concat_ws(':', 'look', w.number, v_renewed.ttl))
-      FROM (SELECT * FROM leasehold.waiters w WHERE w.name = v_renewed.name ORDER BY w.place LIMIT 1) w;
+      UPDATE leasehold.waiters w SET look_at = v_now + v_renewed.ttl * interval '1 millisecond'
+      WHERE w.name = v_renewed.name
+        AND w.place = (SELECT min(f.place) FROM leasehold.waiters f WHERE f.name = v_renewed.name)
+      RETURNING pg_notify(w.listener, concat_ws(':', 'look', w.number, v_renewed.ttl))::text INTO v_told;
     END IF;
     nth := v_renewed.nth;
     token := v_renewed.token;
@@ -269,8 +295,8 @@ BEGIN
 END
 $$;
 
--- A process that waits says so, again and again, and hears what has been handed over to its waiters, should a message have
--- been lost. Whoever does so passes on what was handed to the dead.
+-- A process that waits says so, again and again, and hears what has been handed over to its waiters, and which of them should
+-- look (those without a token), should a message have been lost. Whoever does so passes on what was handed to the dead.
 CREATE OR REPLACE FUNCTION leasehold.beat(p_listener text, p_in_session boolean, p_alive bigint, p_patience bigint)
 RETURNS TABLE (was_alive boolean, now_us bigint, number bigint, token bigint, offer_ms bigint, at_us bigint)
 LANGUAGE plpgsql AS $$
@@ -290,7 +316,7 @@ BEGIN
   FOR v_name IN SELECT DISTINCT h.name FROM leasehold.holders h WHERE h.offered AND h.expires_at <= v_now LOOP
     -- Whoever else is at it will do the same.
     IF pg_try_advisory_xact_lock(1818583923, leasehold.stripe(v_name)) THEN
-      DELETE FROM leasehold.holders h WHERE h.name = v_name AND h.expires_at <= v_now;
+      PERFORM leasehold.expire(v_name, v_now);
       PERFORM leasehold.admit(v_name, leasehold.stripe(v_name), v_now, NULL, NULL);
     END IF;
   END LOOP;
@@ -298,6 +324,12 @@ BEGIN
     round(extract(epoch FROM h.expires_at - h.since) * 1000)::bigint, leasehold.micros(h.since)
   FROM (VALUES (true)) always
   LEFT JOIN leasehold.holders h ON h.listener = p_listener AND h.offered AND h.expires_at > v_now;
+  RETURN QUERY UPDATE leasehold.waiters w SET look_at = NULL
+  FROM (SELECT f.name, f.claim, f.look_at FROM leasehold.waiters f
+        WHERE f.listener = p_listener AND f.look_at IS NOT NULL) before
+  WHERE w.name = before.name AND w.claim = before.claim
+  RETURNING was_alive, now_us, w.number, NULL::bigint,
+    greatest(0, ceil(extract(epoch FROM before.look_at - v_now) * 1000))::bigint, now_us;
 END
 $$;
 

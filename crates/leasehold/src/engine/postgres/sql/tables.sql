@@ -35,6 +35,7 @@ CREATE TABLE IF NOT EXISTS leasehold.holders (
   expires_at timestamptz NOT NULL,
   backed_until timestamptz NOT NULL,   -- until then, a crash that forgets this row brings back one that excludes as much
   offered boolean NOT NULL,            -- handed over, and its holder has not said a word yet
+  ttl bigint,                          -- of who was handed the lock, and where to tell it
   listener text,
   number bigint,
   owner text NOT NULL,
@@ -56,6 +57,7 @@ CREATE UNLOGGED TABLE IF NOT EXISTS leasehold.waiters (
   since timestamptz NOT NULL,
   listener text NOT NULL,
   number bigint NOT NULL,
+  look_at timestamptz,                 -- it has less to wait for than it thinks
   owner text NOT NULL,
   host text NOT NULL,
   pid bigint NOT NULL,
@@ -64,6 +66,7 @@ CREATE UNLOGGED TABLE IF NOT EXISTS leasehold.waiters (
 );
 
 CREATE INDEX IF NOT EXISTS waiters_in_order ON leasehold.waiters (name, place);
+CREATE INDEX IF NOT EXISTS waiters_to_look ON leasehold.waiters (listener) WHERE look_at IS NOT NULL;
 
 -- One row a process that waits. Its waiters are alive for as long as it is.
 CREATE UNLOGGED TABLE IF NOT EXISTS leasehold.listeners (
