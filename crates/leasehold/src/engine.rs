@@ -21,11 +21,11 @@ use crate::token::FencingToken;
 use crate::url::EngineUrl;
 
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
-#[allow(dead_code)] // until the engines are in
 pub(crate) mod lineup;
 pub mod memory;
+#[cfg(any(feature = "redis", feature = "zookeeper"))]
+pub(crate) mod meta;
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
-#[allow(dead_code)] // until the engines are in
 pub(crate) mod overdue;
 #[cfg(feature = "bench")]
 pub mod raw;
@@ -37,6 +37,8 @@ pub mod redlock;
 pub mod sqlite;
 #[cfg(any(feature = "redis", all(feature = "sqlite", unix)))]
 pub(crate) mod waiters;
+#[cfg(feature = "zookeeper")]
+pub mod zookeeper;
 
 /// Stores locks.
 ///
@@ -380,4 +382,6 @@ pub static DRIVERS: &[Driver] = &[
     redis::DRIVER,
     #[cfg(feature = "redis")]
     redlock::DRIVER,
+    #[cfg(feature = "zookeeper")]
+    zookeeper::DRIVER,
 ];

@@ -8,6 +8,7 @@ pub mod crowd;
 pub mod deployment;
 pub mod proxy;
 pub mod redis_server;
+pub mod zookeeper_cluster;
 
 use std::net::TcpListener;
 
