@@ -25,11 +25,11 @@ use crate::url::EngineUrl;
 #[cfg(any(feature = "redis", feature = "postgres"))]
 pub(crate) mod handover;
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
-#[allow(dead_code)] // until the engines are in
 pub(crate) mod lineup;
 pub mod memory;
+#[cfg(any(feature = "redis", feature = "zookeeper"))]
+pub(crate) mod meta;
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
-#[allow(dead_code)] // until the engines are in
 pub(crate) mod overdue;
 #[cfg(feature = "postgres")]
 pub mod postgres;
@@ -47,6 +47,8 @@ pub(crate) mod tls;
 pub(crate) mod under_way;
 #[cfg(any(feature = "redis", feature = "postgres", all(feature = "sqlite", unix)))]
 pub(crate) mod waiters;
+#[cfg(feature = "zookeeper")]
+pub mod zookeeper;
 
 /// Stores locks.
 ///
@@ -410,6 +412,8 @@ pub static DRIVERS: &[Driver] = &[
     redis::DRIVER,
     #[cfg(feature = "redis")]
     redlock::DRIVER,
+    #[cfg(feature = "zookeeper")]
+    zookeeper::DRIVER,
     #[cfg(feature = "postgres")]
     postgres::DRIVER,
 ];

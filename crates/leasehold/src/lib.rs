@@ -63,4 +63,6 @@ mod pages {
     mod redis {}
     #[doc = include_str!("../../../docs/engines/redlock.md")]
     mod redlock {}
+    #[doc = include_str!("../../../docs/engines/zookeeper.md")]
+    mod zookeeper {}
 }

@@ -79,7 +79,12 @@ impl<S: CompareAndSet> GuardedStore for ByVersion<S> {
         Err(unlucky(key))
     }
 
-    async fn write_if(&self, key: &Key, value: &[u8], expected: Option<Version>) -> Result<Checked> {
+    async fn write_if(
+        &self,
+        key: &Key,
+        value: &[u8],
+        expected: Option<Version>,
+    ) -> Result<Checked> {
         let loaded = self.0.load(key).await?;
         let version = loaded.as_ref().map(|loaded| loaded.version);
         if version != expected {
@@ -126,15 +131,21 @@ fn unseal<M>(loaded: &Loaded<M>) -> Result<(Stamp, &[u8])> {
         Some((stamp, parts.next()?))
     };
     read().ok_or_else(|| {
-        Error::new(ErrorKind::EngineUnfit, "what is stored there is no guarded record")
-            .advise("use another prefix, or remove what another program has written there")
+        Error::new(
+            ErrorKind::EngineUnfit,
+            "what is stored there is no guarded record",
+        )
+        .advise("use another prefix, or remove what another program has written there")
     })
 }
 
 fn in_doubt(key: &Key) -> Error {
     Error::new(
         ErrorKind::Unreachable,
-        format!("nobody knows whether the record {:?} was written: the first answer was lost", key.as_str()),
+        format!(
+            "nobody knows whether the record {:?} was written: the first answer was lost",
+            key.as_str()
+        ),
     )
     .advise("read it again, and decide anew")
     .of_unknown_effect()
@@ -143,7 +154,10 @@ fn in_doubt(key: &Key) -> Error {
 fn unlucky(key: &Key) -> Error {
     Error::new(
         ErrorKind::Unreachable,
-        format!("the record {:?} was not written: in each of {TRIES} tries someone else wrote first", key.as_str()),
+        format!(
+            "the record {:?} was not written: in each of {TRIES} tries someone else wrote first",
+            key.as_str()
+        ),
     )
     .advise("let those who write it take turns with one lock")
 }
@@ -168,7 +182,14 @@ mod tests {
             let sealed = loaded(seal(&stamp, value));
             assert_eq!(unseal(&sealed).unwrap(), (stamp.clone(), value));
         }
-        for nonsense in [&b""[..], b"7", b"x\n\n", b"7\n", b"7\na\tb\nvalue", b"9007199254740992\n\n"] {
+        for nonsense in [
+            &b""[..],
+            b"7",
+            b"x\n\n",
+            b"7\n",
+            b"7\na\tb\nvalue",
+            b"9007199254740992\n\n",
+        ] {
             let error = unseal(&loaded(nonsense.to_vec())).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::EngineUnfit);
         }

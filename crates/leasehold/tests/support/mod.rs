@@ -12,6 +12,7 @@ pub mod pgbouncer;
 pub mod postgres_server;
 pub mod proxy;
 pub mod redis_server;
+pub mod zookeeper_cluster;
 
 use std::net::TcpListener;
 
