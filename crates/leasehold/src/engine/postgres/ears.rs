@@ -282,6 +282,7 @@ impl Listener {
             "SELECT was_alive, now_us, number, token, offer_ms, at_us FROM \"{}\".beat($1, $2, $3, $4)",
             self.settings.schema
         );
+        let mut is_first = true;
         loop {
             let limit = self.settings.timeout;
             let polls = {
@@ -292,6 +293,10 @@ impl Listener {
                     Ok(Ok(())) => went_well(),
                     Ok(Err(error)) => return End::Failed(error),
                     Err(_) => return End::Failed(failure::no_answer_in_time()),
+                }
+                // Messages may have been missed while there was no session.
+                if std::mem::take(&mut is_first) {
+                    ears.waiters.ring_all();
                 }
                 ears.polls.load(Ordering::Relaxed)
             };
