@@ -45,7 +45,8 @@ pub(crate) struct Ears {
     id: String,
     pub(crate) waiters: Waiters<Heard>,
     pub(crate) clock: ServerClock,
-    need: mpsc::UnboundedSender<()>,
+    /// Wakes the thread, if it does not know yet that someone waits.
+    need: mpsc::Sender<()>,
     report: watch::Sender<Report>,
     /// Messages do not come: it asks instead.
     polls: AtomicBool,
@@ -73,7 +74,7 @@ impl Ears {
         if let Some(ears) = all.get(&place).and_then(Weak::upgrade) {
             return Ok(ears);
         }
-        let (need, needed) = mpsc::unbounded_channel();
+        let (need, needed) = mpsc::channel(1);
         let ears = Arc::new(Self {
             id: format!("leasehold_{}", ClaimId::random()?.reveal()),
             waiters: Waiters::default(),
@@ -117,10 +118,11 @@ impl Ears {
     pub(crate) async fn listening(&self, patience: Duration) -> Result<()> {
         let mut report = self.report.subscribe();
         let is_alive = |report: &Report| matches!(report, Report::AliveUntil(until) if *until > Clock::machine().now());
+        // Also if it is alive just now: it may be about to rest.
+        let _ = self.need.try_send(());
         if is_alive(&report.borrow_and_update()) {
             return Ok(());
         }
-        let _ = self.need.send(());
         let heard = async {
             while report.changed().await.is_ok() {
                 match &*report.borrow_and_update() {
@@ -194,7 +196,7 @@ impl Ears {
 struct Listener {
     ears: Weak<Ears>,
     settings: Settings,
-    needed: mpsc::UnboundedReceiver<()>,
+    needed: mpsc::Receiver<()>,
 }
 
 /// A connection that listens.
