@@ -57,13 +57,14 @@ impl Drop for PgBouncer {
 fn settings(server: u16, port: u16, size: usize) -> String {
     format!(
         "[databases]\n\
-         postgres = user=postgres host=127.0.0.1 port={server}\n\
+         postgres = host=127.0.0.1 port={server}\n\
          [pgbouncer]\n\
          listen_addr = 127.0.0.1\n\
          listen_port = {port}\n\
          unix_socket_dir =\n\
-         auth_type = any\n\
+         auth_type = trust\n\
          auth_file = users\n\
+         admin_users = postgres\n\
          pool_mode = transaction\n\
          default_pool_size = {size}\n\
          max_client_conn = 2000\n"
@@ -78,6 +79,7 @@ fn answers(port: u16, process: &mut Child) -> bool {
         }
         let ready = Command::new(program("pg_isready"))
             .args(["-q", "-h", "127.0.0.1", "-p", &port.to_string()])
+            .args(["-U", "postgres", "-d", "postgres"])
             .status();
         if ready.is_ok_and(|ready| ready.success()) {
             return true;

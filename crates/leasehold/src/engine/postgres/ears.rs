@@ -45,7 +45,8 @@ pub(crate) struct Ears {
     id: String,
     pub(crate) waiters: Waiters<Heard>,
     pub(crate) clock: ServerClock,
-    need: mpsc::UnboundedSender<()>,
+    /// Wakes the thread, if it does not know yet that someone waits.
+    need: mpsc::Sender<()>,
     report: watch::Sender<Report>,
     /// Messages do not come: it asks instead.
     polls: AtomicBool,
@@ -73,7 +74,7 @@ impl Ears {
         if let Some(ears) = all.get(&place).and_then(Weak::upgrade) {
             return Ok(ears);
         }
-        let (need, needed) = mpsc::unbounded_channel();
+        let (need, needed) = mpsc::channel(1);
         let ears = Arc::new(Self {
             id: format!("leasehold_{}", ClaimId::random()?.reveal()),
             waiters: Waiters::default(),
@@ -117,10 +118,11 @@ impl Ears {
     pub(crate) async fn listening(&self, patience: Duration) -> Result<()> {
         let mut report = self.report.subscribe();
         let is_alive = |report: &Report| matches!(report, Report::AliveUntil(until) if *until > Clock::machine().now());
+        // Also if it is alive just now: it may be about to rest.
+        let _ = self.need.try_send(());
         if is_alive(&report.borrow_and_update()) {
             return Ok(());
         }
-        let _ = self.need.send(());
         let heard = async {
             while report.changed().await.is_ok() {
                 match &*report.borrow_and_update() {
@@ -194,7 +196,7 @@ impl Ears {
 struct Listener {
     ears: Weak<Ears>,
     settings: Settings,
-    needed: mpsc::UnboundedReceiver<()>,
+    needed: mpsc::Receiver<()>,
 }
 
 /// A connection that listens.
@@ -282,6 +284,7 @@ impl Listener {
             "SELECT was_alive, now_us, number, token, offer_ms, at_us FROM \"{}\".beat($1, $2, $3, $4)",
             self.settings.schema
         );
+        let mut is_first = true;
         loop {
             let limit = self.settings.timeout;
             let polls = {
@@ -292,6 +295,10 @@ impl Listener {
                     Ok(Ok(())) => went_well(),
                     Ok(Err(error)) => return End::Failed(error),
                     Err(_) => return End::Failed(failure::no_answer_in_time()),
+                }
+                // Messages may have been missed while there was no session.
+                if std::mem::take(&mut is_first) {
+                    ears.waiters.ring_all();
                 }
                 ears.polls.load(Ordering::Relaxed)
             };

@@ -49,13 +49,22 @@ $$;
 CREATE OR REPLACE FUNCTION leasehold.offer_to(p_listener text, p_now timestamptz) RETURNS integer
 LANGUAGE plpgsql AS $$
 DECLARE
-  v_in_session boolean;
+  v_listener record;
 BEGIN
-  SELECT in_session INTO v_in_session FROM leasehold.listeners WHERE id = p_listener AND alive_until > p_now;
-  IF v_in_session AND pg_try_advisory_xact_lock_shared(hashtextextended(p_listener, 0)) THEN
+  SELECT in_session, alive_until <= p_now AS is_late INTO v_listener FROM leasehold.listeners WHERE id = p_listener;
+  IF NOT FOUND OR (v_listener.in_session AND pg_try_advisory_xact_lock_shared(hashtextextended(p_listener, 0))) THEN
     RETURN NULL;
   END IF;
-  RETURN CASE v_in_session WHEN true THEN 500 WHEN false THEN 250 END;
+  IF v_listener.is_late THEN
+    -- A row that is locked is that of one who says just now that it is alive. Any other hears with its next beat, should there be
+    -- one, that it was passed over.
+    PERFORM FROM leasehold.listeners WHERE id = p_listener AND alive_until <= p_now FOR UPDATE SKIP LOCKED;
+    IF FOUND THEN
+      UPDATE leasehold.listeners SET passed_over = true WHERE id = p_listener;
+      RETURN NULL;
+    END IF;
+  END IF;
+  RETURN CASE WHEN v_listener.in_session THEN 500 ELSE 250 END;
 END
 $$;
 
@@ -310,9 +319,12 @@ BEGIN
   PERFORM set_config('lock_timeout', p_patience::text, true);
   PERFORM leasehold.durably();
   now_us := leasehold.micros(v_now);
-  was_alive := coalesce((SELECT l.alive_until > v_now FROM leasehold.listeners l WHERE l.id = p_listener), false);
-  INSERT INTO leasehold.listeners AS l VALUES (p_listener, v_now + p_alive * interval '1 millisecond', p_in_session)
-  ON CONFLICT (id) DO UPDATE SET alive_until = excluded.alive_until, in_session = excluded.in_session;
+  SELECT l.alive_until > v_now AND NOT l.passed_over INTO was_alive
+  FROM leasehold.listeners l WHERE l.id = p_listener FOR UPDATE;
+  was_alive := coalesce(was_alive, false);
+  INSERT INTO leasehold.listeners AS l VALUES (p_listener, v_now + p_alive * interval '1 millisecond', p_in_session, false)
+  ON CONFLICT (id) DO UPDATE
+  SET alive_until = excluded.alive_until, in_session = excluded.in_session, passed_over = false;
   FOR v_name IN SELECT DISTINCT h.name FROM leasehold.holders h WHERE h.offered AND h.expires_at <= v_now LOOP
     -- Whoever else is at it will do the same.
     IF pg_try_advisory_xact_lock(1818583923, leasehold.stripe(v_name)) THEN

@@ -72,7 +72,8 @@ CREATE INDEX IF NOT EXISTS waiters_to_look ON leasehold.waiters (listener) WHERE
 CREATE UNLOGGED TABLE IF NOT EXISTS leasehold.listeners (
   id text PRIMARY KEY,
   alive_until timestamptz NOT NULL,
-  in_session boolean NOT NULL          -- it keeps an advisory lock on its id, which ends with its connection
+  in_session boolean NOT NULL,         -- it keeps an advisory lock on its id, which ends with its connection
+  passed_over boolean NOT NULL         -- it counted as dead, and has waiters that are no longer in a queue
 ) WITH (fillfactor = 50);
 
 -- Guarded records: they refuse tokens lower than the highest that has written.
