@@ -118,9 +118,9 @@ async fn no_quorum() {
     cluster.nodes[0].kill();
     cluster.nodes[1].kill();
     let error = refused(&url).await;
-    check(&error, ErrorKind::Unreachable, "quorum", &url);
+    check(&error, ErrorKind::Unreachable, "quorum", &cluster.hosts());
     let error = locks.lock("a").acquire().await.unwrap_err();
-    check(&error, ErrorKind::Unreachable, "", &url);
+    check(&error, ErrorKind::Unreachable, "", &cluster.hosts());
     let lost = tokio::time::timeout(Duration::from_secs(20), lease.lost()).await;
     assert_ne!(lost.unwrap(), LossReason::Released);
     assert!(matches!(lease.state(), LeaseState::Lost(_)));

@@ -1,7 +1,7 @@
 //! The raw limits: an ephemeral sequential node made and deleted, and the client library's own lock.
 
 use async_trait::async_trait;
-use zookeeper_client::{Acls, Client, CreateMode, LockOptions, LockPrefix, OwnedLockClient};
+use zookeeper_client::{Acls, Client, CreateMode, LockOptions, LockPrefix};
 
 use super::failure;
 use super::session::connect;
@@ -91,24 +91,27 @@ impl RawLock for RawCycle {
 struct RawRecipe {
     client: Client,
     folder: String,
-    held: Option<OwnedLockClient>,
+    held: Option<String>,
 }
 
 #[async_trait]
 impl RawLock for RawRecipe {
     async fn acquire(&mut self) -> Result<()> {
         let prefix = LockPrefix::new_curator(&self.folder, "lock-").map_err(failure::of_request)?;
-        let lock = self
-            .client
-            .lock(prefix, b"", LockOptions::new(ANYONE))
-            .await;
-        self.held = Some(lock.map_err(failure::of_request)?.into_owned());
+        let options = LockOptions::new(ANYONE);
+        let lock = self.client.lock(prefix, b"", options).await;
+        let lock = lock.map_err(failure::of_request)?;
+        self.held = Some(lock.lock_path().to_owned());
+        // It would delete its node in the background, some time after; here the release is waited for.
+        std::mem::forget(lock);
         Ok(())
     }
 
-    /// The recipe deletes its node in the background.
     async fn release(&mut self) -> Result<()> {
-        self.held = None;
-        Ok(())
+        let Some(held) = self.held.take() else {
+            return Ok(());
+        };
+        let deleted = self.client.delete(&held, None).await;
+        deleted.map_err(failure::of_request)
     }
 }
