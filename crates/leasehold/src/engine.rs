@@ -20,6 +20,10 @@ use crate::name::LockName;
 use crate::token::FencingToken;
 use crate::url::EngineUrl;
 
+#[cfg(any(feature = "etcd", feature = "redis"))]
+pub(crate) mod described;
+#[cfg(feature = "etcd")]
+pub mod etcd;
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 #[allow(dead_code)] // until the engines are in
 pub(crate) mod lineup;
@@ -35,6 +39,8 @@ pub mod redis;
 pub mod redlock;
 #[cfg(all(feature = "sqlite", unix))]
 pub mod sqlite;
+#[cfg(any(feature = "etcd", feature = "redis"))]
+pub(crate) mod tls;
 #[cfg(any(feature = "redis", all(feature = "sqlite", unix)))]
 pub(crate) mod waiters;
 
@@ -380,4 +386,6 @@ pub static DRIVERS: &[Driver] = &[
     redis::DRIVER,
     #[cfg(feature = "redis")]
     redlock::DRIVER,
+    #[cfg(feature = "etcd")]
+    etcd::DRIVER,
 ];

@@ -68,11 +68,6 @@ const NO_LIMIT: Duration = Duration::from_secs(1);
 /// How much longer than a server says to wait before looking: for the message that makes it unnecessary.
 const A_MOMENT: Duration = Duration::from_millis(5);
 
-/// One provider of cryptography for the whole process; another one that was chosen before stays.
-pub(crate) fn install_tls() {
-    let _ = rustls::crypto::ring::default_provider().install_default();
-}
-
 /// Locks on one Redis server.
 #[derive(Debug)]
 pub struct Redis {
@@ -91,7 +86,7 @@ impl Redis {
     pub async fn connect(url: &EngineUrl) -> Result<Self> {
         let settings = Settings::from_url(url)?;
         if url.scheme == "rediss" {
-            install_tls();
+            crate::engine::tls::install();
         }
         let keys = Keys::under(settings.prefix.clone());
         let ears = Arc::new(Ears::new(keys.channel(&ClaimId::random()?.reveal())));

@@ -2,44 +2,19 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::keys::Keys;
 use super::node::{Call, Node, SHOW};
 use crate::claim::{Claim, Claimant, Mode};
+use crate::engine::described::{Described, another_program};
 use crate::engine::{HolderInfo, LockInfo, Query, WaiterInfo};
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::LockName;
 use crate::token::FencingToken;
 
-/// What is kept for people beside a claim.
-#[derive(Debug, Default, Serialize, Deserialize)]
-struct Meta {
-    owner: String,
-    host: String,
-    pid: u32,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    reason: Option<String>,
-}
-
 pub(crate) fn meta(claim: &Claim) -> String {
-    let meta = Meta {
-        owner: claim.claimant.owner.clone(),
-        host: claim.claimant.host.clone(),
-        pid: claim.claimant.pid,
-        reason: claim.reason.as_ref().map(|reason| reason.to_string()),
-    };
-    serde_json::to_string(&meta).unwrap_or_default()
-}
-
-fn read_meta(text: &str) -> (Claimant, Option<String>) {
-    let meta: Meta = serde_json::from_str(text).unwrap_or_default();
-    let claimant = Claimant {
-        owner: meta.owner,
-        host: meta.host,
-        pid: meta.pid,
-    };
-    (claimant, meta.reason)
+    serde_json::to_string(&Described::of(claim)).unwrap_or_default()
 }
 
 /// The answer of show.lua. Times are in microseconds by the server's clock, as text: Lua writes large numbers short.
@@ -177,12 +152,9 @@ fn describe(name: LockName, json: &str) -> Result<LockInfo> {
     })
 }
 
-fn another_program() -> Claimant {
-    Claimant {
-        owner: "another program".to_owned(),
-        host: "unknown".to_owned(),
-        pid: 0,
-    }
+fn read_meta(text: &str) -> (Claimant, Option<String>) {
+    let described: Described = serde_json::from_str(text).unwrap_or_default();
+    described.told()
 }
 
 fn mode(number: i64) -> Mode {

@@ -38,10 +38,10 @@ use crate::backoff::Backoff;
 use crate::claim::{Claim, ClaimId, Mode, Ttl};
 use crate::clock::{Clock, Moment};
 use crate::engine::redis::ears::{Ears, Heard, News};
+use crate::engine::redis::health;
 use crate::engine::redis::keys::Keys;
 use crate::engine::redis::node::{ACQUIRE, BREAK, Call, MARK, Node, RELEASE, RENEW, YIELD};
 use crate::engine::redis::protocol::{self, Answer, Deployment, Listener, Renewed};
-use crate::engine::redis::{health, install_tls};
 use crate::engine::{
     Attempt, Capabilities, Contention, Driver, Engine, Expiry, Fairness, Grant, LockInfo,
     LossReason, Query, Reach, Released, Renew, Renewal, Safety, Survives, TokenSource, Wake,
@@ -94,7 +94,7 @@ impl Redlock {
     pub async fn connect(url: &EngineUrl) -> Result<Self> {
         let settings = Settings::from_url(url)?;
         if url.scheme == "redlocks" {
-            install_tls();
+            crate::engine::tls::install();
         }
         let keys = Keys::under(settings.prefix.clone());
         let ears = Arc::new(Ears::new(keys.channel(&ClaimId::random()?.reveal())));
