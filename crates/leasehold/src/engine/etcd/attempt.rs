@@ -12,6 +12,7 @@ use super::leases::{KeptAlive, Lease, Purpose};
 use super::line;
 use super::places::{Place, Stands};
 use super::proto::*;
+use super::taking::Taken;
 use crate::claim::{Claim, Mode};
 use crate::clock::{Clock, Moment};
 use crate::engine::{Attempt, Contention, Grant};
@@ -56,7 +57,11 @@ impl Client {
     }
 
     /// How a claim stands that has joined the line before; `None` if it is there no longer.
-    async fn look(&self, asked: &Asked<'_>, mut place: Place) -> Result<Option<Attempt>> {
+    async fn look(
+        self: &Arc<Self>,
+        asked: &Asked<'_>,
+        mut place: Place,
+    ) -> Result<Option<Attempt>> {
         let (mode, created) = (place.claim.mode, place.created);
         let look = self
             .cluster
@@ -68,16 +73,13 @@ impl Client {
                 self.overdue.forget(&asked.claim.id);
                 Ok(None)
             }
-            Some(Stands::Holds) => {
+            Some(Stands::Holds) if place.stands == Stands::Holds => {
                 if !self.has_time(&place.lease).await? {
                     return Ok(None);
                 }
-                if place.stands != Stands::Holds {
-                    place.since = wall_clock_micros();
-                }
-                place.stands = Stands::Holds;
                 self.granted(place, asked.sent).map(Some)
             }
+            Some(Stands::Holds) => self.take_or_wait(place).await,
             Some(behind) => {
                 place.stands = behind;
                 Ok(Some(self.waits(place, None)))
@@ -109,23 +111,13 @@ impl Client {
         };
         let txn = TxnRequest {
             compare: vec![line::is_empty(&asked.line)],
-            success: vec![asked.put_under(&hold)],
+            success: vec![asked.put_under(&hold, false)],
             failure: if_taken,
         };
-        let fresh = async {
-            match hold.is_stale(asked.sent) {
-                true => self.leases.keep_alive(&hold).await.ok(),
-                false => None,
-            }
-        };
-        let (reply, kept) = futures_util::join!(self.cluster.txn(txn), fresh);
-        let Some(reply) = self.answer(reply, &hold, wait.as_ref())? else {
+        let Some(reply) = self.write(txn, &hold, wait.as_ref()).await? else {
             return Ok(None);
         };
         if reply.succeeded {
-            if kept == Some(KeptAlive::Gone) {
-                return Ok(None);
-            }
             let place = asked.place(&reply, &hold, Stands::Holds);
             return self.granted(place, asked.sent).map(Some);
         }
@@ -135,6 +127,25 @@ impl Client {
             _ => self.beside(asked, &reply, &hold).await?,
         };
         Ok(answered)
+    }
+
+    /// Carries out a transaction that puts keys under these leases; `None` if one of them has ended. The first is kept alive
+    /// at the same time if that is due, so that a claim that joins it has its whole TTL.
+    pub(super) async fn write(
+        &self,
+        txn: TxnRequest,
+        hold: &Arc<Lease>,
+        wait: Option<&Arc<Lease>>,
+    ) -> Result<Option<TxnResponse>> {
+        let fresh = async {
+            match hold.is_stale(Clock::machine().now()) {
+                true => self.leases.keep_alive(hold).await.ok(),
+                false => None,
+            }
+        };
+        let (reply, kept) = futures_util::join!(self.cluster.txn(txn), fresh);
+        let reply = self.answer(reply, hold, wait)?;
+        Ok(reply.filter(|reply| !reply.succeeded || kept != Some(KeptAlive::Gone)))
     }
 
     /// An answer, or `None` if a lease has ended. What may yet be carried out later must not live on under a lease that
@@ -175,7 +186,7 @@ impl Client {
 
     /// The line was not empty, and the claim has a place in it now.
     async fn queued(
-        &self,
+        self: &Arc<Self>,
         asked: &Asked<'_>,
         reply: &TxnResponse,
         hold: &Arc<Lease>,
@@ -205,7 +216,7 @@ impl Client {
 
     /// The line was not empty, and the claim has no place in it.
     async fn refused(
-        &self,
+        self: &Arc<Self>,
         asked: &Asked<'_>,
         reply: &TxnResponse,
         hold: &Arc<Lease>,
@@ -224,7 +235,7 @@ impl Client {
     /// A reader or a permit, by what the line was: it joins those who hold the lock, unless others have joined since; or
     /// it queues.
     async fn beside(
-        &self,
+        self: &Arc<Self>,
         asked: &Asked<'_>,
         seen: &TxnResponse,
         hold: &Arc<Lease>,
@@ -237,7 +248,8 @@ impl Client {
                 kvs: vec![mine.clone()],
                 ..RangeResponse::default()
             };
-            return self.there_already(asked, &mine, &[hold]).await;
+            let wait = self.leases.get(Purpose::Wait).await?;
+            return self.there_already(asked, &mine, &[hold, &wait]).await;
         }
         line::agrees(mode, &there.kvs)?;
         let enters = line::would_stand(mode, &there.kvs, revision) == Stands::Holds;
@@ -258,13 +270,12 @@ impl Client {
         let txn = TxnRequest {
             compare,
             success: vec![
-                asked.put_under(&lease),
+                asked.put_under(&lease, !enters),
                 Request::Range(line::whole(&asked.line)).into(),
             ],
             failure: Vec::new(),
         };
-        let reply = self.cluster.txn(txn).await;
-        let Some(reply) = self.answer(reply, hold, Some(&lease))? else {
+        let Some(reply) = self.write(txn, hold, Some(&lease)).await? else {
             return Ok(None);
         };
         if !reply.succeeded {
@@ -274,18 +285,30 @@ impl Client {
         if enters {
             return self.granted(place, asked.sent).map(Some);
         }
+        place.stands = Stands::UNKNOWN;
         let now = reply.range(1).ok_or_else(failure::nonsense)?;
         let ahead = now.kvs.len().saturating_sub(1);
-        place.stands = line::would_stand(mode, &now.kvs[..ahead], place.created);
-        match place.stands {
-            Stands::Holds => self.granted(place, asked.sent).map(Some),
-            Stands::Behind { .. } => Ok(Some(self.waits(place, Some(ahead)))),
+        match line::would_stand(mode, &now.kvs[..ahead], place.created) {
+            Stands::Holds => self.take_or_wait(place).await,
+            behind => {
+                place.stands = behind;
+                Ok(Some(self.waits(place, Some(ahead))))
+            }
         }
     }
 
-    /// An earlier try that seemed to have failed had put the key there.
+    /// It is the claim's turn: it takes the lock, or waits on if it is not after all.
+    async fn take_or_wait(self: &Arc<Self>, place: Place) -> Result<Option<Attempt>> {
+        match self.take(place).await? {
+            Taken::Granted(grant) => Ok(Some(Attempt::Granted(grant))),
+            Taken::Behind(place) => Ok(Some(self.waits(place, None))),
+            Taken::Gone => Ok(None),
+        }
+    }
+
+    /// An earlier try that seemed to have failed had put the key there: under the first of these leases if it got the lock.
     async fn there_already(
-        &self,
+        self: &Arc<Self>,
         asked: &Asked<'_>,
         there: &RangeResponse,
         leases: &[&Arc<Lease>],
@@ -302,9 +325,9 @@ impl Client {
             created: entry.create_revision,
             modified: entry.mod_revision,
             lease: Arc::clone(lease),
-            stands: Stands::Behind {
-                watch: Vec::new(),
-                revision: 0,
+            stands: match entry.lease == leases[0].id {
+                true => Stands::Holds,
+                false => Stands::UNKNOWN,
             },
             since: wall_clock_micros(),
         };
@@ -340,10 +363,10 @@ impl Client {
 }
 
 impl Asked<'_> {
-    fn put_under(&self, lease: &Lease) -> RequestOp {
+    fn put_under(&self, lease: &Lease, waits: bool) -> RequestOp {
         let put = PutRequest {
             key: self.key.clone(),
-            value: entry::value(self.claim, wall_clock_micros()),
+            value: entry::value(self.claim, waits, wall_clock_micros()),
             lease: lease.id,
             ignore_value: false,
         };
@@ -354,7 +377,7 @@ impl Asked<'_> {
     fn queue_behind(&self, wait: &Lease) -> Vec<RequestOp> {
         let join = TxnRequest {
             compare: vec![line::absent(&self.key)],
-            success: vec![self.put_under(wait)],
+            success: vec![self.put_under(wait, true)],
             failure: vec![Request::Range(line::one(&self.key)).into()],
         };
         let last = line::up_to(&self.line, Mode::Exclusive, 0);

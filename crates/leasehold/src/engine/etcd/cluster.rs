@@ -200,7 +200,7 @@ impl Cluster {
                     may_have_happened: in_doubt,
                 });
             }
-            if tries as usize % self.members.len() == 0 {
+            if (tries as usize).is_multiple_of(self.members.len()) {
                 tokio::time::sleep(BREATH).await;
             }
         }

@@ -18,14 +18,17 @@ struct Value {
     shared: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     permits: Option<u32>,
+    /// It has not taken the lock, and so may be passed over.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    waits: bool,
     /// When it was asked for, or granted: in microseconds by the claimant's clock.
     since: u64,
     /// In milliseconds.
     ttl: u64,
 }
 
-/// What is to be written for a claim that was asked for, or granted, at this time.
-pub(crate) fn value(claim: &Claim, since: u64) -> Vec<u8> {
+/// What is to be written for a claim that waits, or holds the lock, since this time.
+pub(crate) fn value(claim: &Claim, waits: bool, since: u64) -> Vec<u8> {
     let value = Value {
         described: Described::of(claim),
         shared: claim.mode == Mode::Shared,
@@ -33,6 +36,7 @@ pub(crate) fn value(claim: &Claim, since: u64) -> Vec<u8> {
             Mode::Permit { of } => Some(of),
             _ => None,
         },
+        waits,
         since,
         ttl: claim.ttl.get().as_millis() as u64,
     };
@@ -48,6 +52,14 @@ pub(crate) fn mode(entry: &KeyValue) -> Mode {
         Ok(Value { shared: true, .. }) => Mode::Shared,
         _ => Mode::Exclusive,
     }
+}
+
+/// Whether the claim of this key has not taken the lock yet, though it may be its turn. Other programs do not say.
+pub(crate) fn waits(entry: &KeyValue) -> bool {
+    matches!(
+        serde_json::from_slice(&entry.value),
+        Ok(Value { waits: true, .. })
+    )
 }
 
 /// An entry as people see it.

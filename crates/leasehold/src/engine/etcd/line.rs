@@ -115,6 +115,24 @@ pub(crate) fn unchanged(key: &[u8], modified: i64) -> Compare {
     }
 }
 
+/// Nobody stands before the claim that was made at this revision.
+pub(crate) fn nobody_before(line: &Span, created: i64) -> Compare {
+    Compare {
+        result: Is::Greater.into(),
+        with: Some(With::CreateRevision(created - 1)),
+        ..is_empty(line)
+    }
+}
+
+/// The oldest claim on a lock, by what one member knows.
+pub(crate) fn head(line: &Span) -> RangeRequest {
+    RangeRequest {
+        limit: 1,
+        serializable: true,
+        ..whole(line)
+    }
+}
+
 /// The entry of one claim, without its value.
 pub(crate) fn one(key: &[u8]) -> RangeRequest {
     RangeRequest {

@@ -8,7 +8,7 @@
 //! | `line.rs` | what is asked of the claims on a lock, which stand in one line |
 //! | `leases.rs` | etcd's leases, shared by many claims |
 //! | `places.rs` | what is known of this client's claims |
-//! | `attempt.rs`, `waiting.rs`, `renewal.rs`, `ending.rs` | how a claim joins the line, waits, is kept and ends |
+//! | `attempt.rs`, `waiting.rs`, `taking.rs`, `renewal.rs`, `ending.rs` | how a claim joins the line, waits, takes the lock, is kept and ends |
 //! | `watching.rs` | one stream for all that is watched |
 //! | `shown.rs` | what people see |
 //! | `settings.rs`, `failure.rs` | URLs and errors |
@@ -29,6 +29,7 @@ mod renewal;
 mod rpc;
 mod settings;
 mod shown;
+mod taking;
 mod waiting;
 mod watching;
 

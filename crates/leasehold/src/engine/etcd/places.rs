@@ -23,10 +23,18 @@ pub(crate) struct Place {
 /// Whether it holds the lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Stands {
-    /// It does.
+    /// It does, and its key says so.
     Holds,
     /// It waits, behind these keys; by what the store was at this revision.
     Behind { watch: Vec<Vec<u8>>, revision: i64 },
+}
+
+impl Stands {
+    /// It has a place, and nobody has looked how it stands.
+    pub(crate) const UNKNOWN: Stands = Stands::Behind {
+        watch: Vec::new(),
+        revision: 0,
+    };
 }
 
 #[derive(Debug, Default)]
@@ -76,6 +84,16 @@ impl Places {
         known
             .values()
             .any(|place| place.lease.id != lease && place.stands != Stands::Holds)
+    }
+
+    /// Whether no other claim of this client waits before this one for the same lock.
+    pub(crate) fn is_foremost(&self, place: &Place) -> bool {
+        let known = self.known();
+        !known.values().any(|other| {
+            other.created < place.created
+                && other.claim.name == place.claim.name
+                && other.stands != Stands::Holds
+        })
     }
 
     /// Whether a lock is held under this lease.

@@ -192,7 +192,7 @@ impl Client {
         // What another process has written stays as it is.
         let value = match place.since {
             0 => Vec::new(),
-            since => entry::value(&place.claim, since),
+            since => entry::value(&place.claim, place.stands != Stands::Holds, since),
         };
         let put = PutRequest {
             key: key.clone(),

@@ -1,5 +1,6 @@
 //! How a claim waits for its turn, and how its place in the line is kept meanwhile.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,20 +11,28 @@ use super::leases::Purpose;
 use super::line;
 use super::places::{Place, Stands};
 use super::proto::RangeRequest;
+use super::taking::Taken;
 use super::watching::{News, Watch};
-use crate::claim::Claim;
+use crate::claim::{Claim, Mode};
 use crate::clock::Clock;
 use crate::engine::Wake;
 use crate::error::Result;
-use crate::token::wall_clock_micros;
 
 /// After a stream has broken, or a keep-alive has failed.
 const A_MOMENT: Duration = Duration::from_millis(50);
 
+/// When to look for the first time whether someone holds up the line, and at last how often.
+const FIRST_LOOK: Duration = Duration::from_millis(200);
+const LAST_LOOK: Duration = Duration::from_secs(10);
+
+/// How long the first in line has to take the lock once it can.
+const GRACE: Duration = Duration::from_millis(500);
+
 impl Client {
     /// Watches the claim before this one, or the few whose end may let it in.
-    pub(super) async fn wait(&self, claim: &Claim) -> Result<Wake> {
+    pub(super) async fn wait(self: &Arc<Self>, claim: &Claim) -> Result<Wake> {
         let mut disturbed = self.look_again.subscribe();
+        let mut impatience = pin!(self.overtake(claim));
         let mut watches: Vec<Watch> = Vec::new();
         let mut watched: Vec<Vec<u8>> = Vec::new();
         loop {
@@ -34,12 +43,9 @@ impl Client {
                 return Ok(Wake::Retry);
             };
             if *watch != watched {
-                watches = watch
-                    .iter()
-                    .cloned()
-                    .map(|k| self.watching.watch(k))
-                    .collect();
-                watched = watch.clone();
+                let watch = watch.iter().cloned();
+                watches = watch.map(|key| self.watching.watch(key)).collect();
+                watched = watches_of(&place);
             }
             if watches.is_empty() {
                 return Ok(Wake::Retry);
@@ -48,27 +54,34 @@ impl Client {
             let news = tokio::select! {
                 (news, _, _) = first => news,
                 _ = disturbed.changed() => return Ok(Wake::Retry),
+                taken = &mut impatience => return taken,
             };
-            let at_least = match news {
+            let look_first = match news {
                 // Nothing has happened since we looked.
                 News::Stands { revision: now } if now <= *revision => continue,
-                News::Stands { revision: now } => now,
-                News::Gone => *revision,
+                News::Stands { revision: now } => Some(now),
+                News::Gone if place.claim.mode == Mode::Exclusive => None,
+                News::Gone => Some(*revision),
                 News::Blind => {
                     tokio::time::sleep(A_MOMENT).await;
                     return Ok(Wake::Retry);
                 }
             };
-            match self.whose_turn(place, at_least).await? {
-                Some(wake) => return Ok(wake),
-                None => continue,
+            if let Some(at_least) = look_first
+                && !self.is_its_turn(&place, at_least).await?
+            {
+                continue;
+            }
+            match self.take(place).await? {
+                Taken::Granted(grant) => return Ok(Wake::Granted(grant)),
+                Taken::Behind(place) => self.places.note(place),
+                Taken::Gone => return Ok(Wake::Retry),
             }
         }
     }
 
-    /// Looks whether it is our turn. What one member has is enough: once nobody is ahead of a claim, nobody will be.
-    async fn whose_turn(&self, mut place: Place, at_least: i64) -> Result<Option<Wake>> {
-        let sent = Clock::machine().now();
+    /// Looks how the claim stands. What one member has is enough: once nobody is ahead of a claim, nobody will be.
+    async fn is_its_turn(&self, place: &Place, at_least: i64) -> Result<bool> {
         let (mode, created) = (place.claim.mode, place.created);
         let span = self.keys.line(&place.claim.name);
         let look = line::up_to(&span, mode, created);
@@ -82,25 +95,43 @@ impl Client {
         }
         let key = self.keys.claim(&place.claim);
         match line::stands(mode, &key, created, &seen) {
+            Some(Stands::Holds) => Ok(true),
+            Some(behind) => {
+                let id = &place.claim.id;
+                self.places.change(id, |place| place.stands = behind);
+                Ok(false)
+            }
             None => {
                 self.places.forget(&place.claim.id);
-                Ok(Some(Wake::Retry))
+                Ok(false)
             }
-            Some(Stands::Holds) => {
-                let left = place.lease.promised_until().since(sent);
-                if left < place.lease.ttl / 4 {
-                    return Ok(Some(Wake::Retry));
-                }
-                place.stands = Stands::Holds;
-                place.since = wall_clock_micros();
-                let grant = self.grant_until(&place, sent)?;
-                self.granted(place, sent)?;
-                Ok(Some(Wake::Granted(grant)))
+        }
+    }
+
+    /// Looks now and then, ever less often, whether the lock is there for someone who does not take it; returns once it was
+    /// taken instead. Only the first of this client's claims on a lock looks.
+    async fn overtake(self: &Arc<Self>, claim: &Claim) -> Result<Wake> {
+        let mut pause = FIRST_LOOK;
+        loop {
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LAST_LOOK);
+            let Some(place) = self.places.of(&claim.id) else {
+                return Ok(Wake::Retry);
+            };
+            if place.stands == Stands::Holds || !self.places.is_foremost(&place) {
+                continue;
             }
-            Some(behind) => {
-                self.places
-                    .change(&place.claim.id, |place| place.stands = behind);
-                Ok(None)
+            let Ok(Some(idle)) = self.idle_head(&place).await else {
+                continue;
+            };
+            tokio::time::sleep(GRACE).await;
+            let Some(place) = self.places.of(&claim.id) else {
+                return Ok(Wake::Retry);
+            };
+            match self.pass_over(place, &idle).await {
+                Ok(Some(Taken::Granted(grant))) => return Ok(Wake::Granted(grant)),
+                Ok(Some(Taken::Gone)) => return Ok(Wake::Retry),
+                Ok(Some(Taken::Behind(_)) | None) | Err(_) => pause = FIRST_LOOK,
             }
         }
     }
@@ -116,15 +147,31 @@ impl Client {
             .collect();
         let mut lost = false;
         for (place, entry) in self.settle_on(&strays).await {
-            if entry?.is_none() {
-                self.places.forget(&place.claim.id);
-                lost = true;
+            match entry? {
+                Some(entry) if entry.lease == lease.id => {
+                    self.places.change(&place.claim.id, |place| {
+                        place.modified = entry.mod_revision;
+                        place.lease = Arc::clone(&lease);
+                    });
+                }
+                Some(_) => {}
+                None => {
+                    self.places.forget(&place.claim.id);
+                    lost = true;
+                }
             }
         }
         if lost {
             self.look_again.send_modify(|count| *count += 1);
         }
         Ok(lease.ttl / 3)
+    }
+}
+
+fn watches_of(place: &Place) -> Vec<Vec<u8>> {
+    match &place.stands {
+        Stands::Behind { watch, .. } => watch.clone(),
+        Stands::Holds => Vec::new(),
     }
 }
 
