@@ -73,7 +73,7 @@ impl Client {
                 self.overdue.forget(&asked.claim.id);
                 Ok(None)
             }
-            Some(Stands::Holds) if place.stands == Stands::Holds => {
+            Some(Stands::Holds) if place.written => {
                 if !self.has_time(&place.lease).await? {
                     return Ok(None);
                 }
@@ -82,6 +82,7 @@ impl Client {
             Some(Stands::Holds) => self.take_or_wait(place).await,
             Some(behind) => {
                 place.stands = behind;
+                place.not_before = asked.sent;
                 Ok(Some(self.waits(place, None)))
             }
         }
@@ -199,7 +200,7 @@ impl Client {
             let there = joined.range(0).ok_or_else(failure::nonsense)?;
             return self.there_already(asked, there, &[hold, wait]).await;
         }
-        let mut place = asked.place(reply, wait, Stands::Holds);
+        let mut place = asked.place(reply, wait, Stands::UNKNOWN);
         // A part of a transaction does not say which revision it was.
         let stands = line::stands(Mode::Exclusive, &asked.key, place.created, last);
         place.stands = match stands {
@@ -285,7 +286,7 @@ impl Client {
         if enters {
             return self.granted(place, asked.sent).map(Some);
         }
-        place.stands = Stands::UNKNOWN;
+        (place.stands, place.written) = (Stands::UNKNOWN, false);
         let now = reply.range(1).ok_or_else(failure::nonsense)?;
         let ahead = now.kvs.len().saturating_sub(1);
         match line::would_stand(mode, &now.kvs[..ahead], place.created) {
@@ -329,6 +330,8 @@ impl Client {
                 true => Stands::Holds,
                 false => Stands::UNKNOWN,
             },
+            written: entry.lease == leases[0].id,
+            not_before: asked.sent,
             since: wall_clock_micros(),
         };
         self.look(asked, place).await
@@ -392,7 +395,9 @@ impl Asked<'_> {
             created: revision,
             modified: revision,
             lease: Arc::clone(lease),
+            written: stands == Stands::Holds,
             stands,
+            not_before: self.sent,
             since: wall_clock_micros(),
         }
     }

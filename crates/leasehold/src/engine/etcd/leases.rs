@@ -120,15 +120,18 @@ pub(crate) enum KeptAlive {
 #[derive(Debug)]
 pub(crate) struct Leases {
     cluster: Arc<Cluster>,
+    /// A key of ours that need not be there, to ask the quorum for.
+    any_key: Vec<u8>,
     current: Mutex<HashMap<Purpose, Arc<Lease>>>,
     /// One grant at a time.
     granting: tokio::sync::Mutex<()>,
 }
 
 impl Leases {
-    pub(crate) fn on(cluster: Arc<Cluster>) -> Self {
+    pub(crate) fn on(cluster: Arc<Cluster>, any_key: Vec<u8>) -> Self {
         Self {
             cluster,
+            any_key,
             current: Mutex::default(),
             granting: tokio::sync::Mutex::default(),
         }
@@ -183,7 +186,7 @@ impl Leases {
             return Ok(KeptAlive::Gone);
         }
         let nothing = RangeRequest {
-            key: vec![1],
+            key: self.any_key.clone(),
             keys_only: true,
             ..RangeRequest::default()
         };

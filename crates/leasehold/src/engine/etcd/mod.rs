@@ -113,9 +113,10 @@ impl Etcd {
         }
         check_version(&cluster.status().await?.message.version)?;
         let (watching, watch) = Watching::on(Arc::clone(&cluster));
+        let keys = Keys::under(settings.prefix.clone());
         let client = Arc::new(Client {
-            keys: Keys::under(settings.prefix.clone()),
-            leases: Leases::on(Arc::clone(&cluster)),
+            leases: Leases::on(Arc::clone(&cluster), keys.session(0)),
+            keys,
             places: Places::default(),
             overdue: Overdue::default(),
             watching,

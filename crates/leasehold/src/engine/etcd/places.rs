@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::leases::Lease;
 use crate::claim::{Claim, ClaimId};
+use crate::clock::Moment;
 
 /// Where a claim's key is.
 #[derive(Debug, Clone)]
@@ -16,6 +17,10 @@ pub(crate) struct Place {
     pub(crate) modified: i64,
     pub(crate) lease: Arc<Lease>,
     pub(crate) stands: Stands,
+    /// Whether its key says that it holds the lock.
+    pub(crate) written: bool,
+    /// It was surely not its turn then, on our clock.
+    pub(crate) not_before: Moment,
     /// When it began to wait, or was granted: by the wall clock, for people.
     pub(crate) since: u64,
 }
@@ -23,7 +28,7 @@ pub(crate) struct Place {
 /// Whether it holds the lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Stands {
-    /// It does, and its key says so.
+    /// It does.
     Holds,
     /// It waits, behind these keys; by what the store was at this revision.
     Behind { watch: Vec<Vec<u8>>, revision: i64 },

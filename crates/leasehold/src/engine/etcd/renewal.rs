@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::join_all;
 
@@ -77,6 +78,12 @@ impl Client {
         if line::would_stand(mode, &line.kvs[..nth], 0) != Stands::Holds {
             return Ok(None);
         }
+        if entry::waits(mine) {
+            // Its own process may be about to write down that it has the lock; until then others may pass it over.
+            let what = "the claim has only just come to its turn";
+            let error = Error::new(ErrorKind::Unreachable, what).of_unknown_effect();
+            return Err(error.advise("try again in a moment"));
+        }
         Ok(Some(Place {
             claim: Claim {
                 mode,
@@ -86,6 +93,8 @@ impl Client {
             modified: mine.mod_revision,
             lease: Arc::new(Lease::unknown(mine.lease)),
             stands: Stands::Holds,
+            written: true,
+            not_before: Moment::from_origin(Duration::ZERO),
             since: 0,
         }))
     }
@@ -139,6 +148,10 @@ impl Client {
             ..place.clone()
         };
         let there = place.lease.id == lease.id;
+        let place = Place {
+            written: there || place.written,
+            ..place
+        };
         let grant = self.grant_until(&place, sent)?;
         self.overdue.ends_at(claim, sent + claim.ttl.get());
         self.places.note(place);

@@ -11,9 +11,9 @@ use super::leases::Purpose;
 use super::line;
 use super::places::{Place, Stands};
 use super::proto::RangeRequest;
-use super::taking::Taken;
+use super::taking::{GRACE, Taken};
 use super::watching::{News, Watch};
-use crate::claim::{Claim, Mode};
+use crate::claim::Claim;
 use crate::clock::Clock;
 use crate::engine::Wake;
 use crate::error::Result;
@@ -22,11 +22,8 @@ use crate::error::Result;
 const A_MOMENT: Duration = Duration::from_millis(50);
 
 /// When to look for the first time whether someone holds up the line, and at last how often.
-const FIRST_LOOK: Duration = Duration::from_millis(200);
+const FIRST_LOOK: Duration = Duration::from_millis(50);
 const LAST_LOOK: Duration = Duration::from_secs(10);
-
-/// How long the first in line has to take the lock once it can.
-const GRACE: Duration = Duration::from_millis(500);
 
 impl Client {
     /// Watches the claim before this one, or the few whose end may let it in.
@@ -56,21 +53,22 @@ impl Client {
                 _ = disturbed.changed() => return Ok(Wake::Retry),
                 taken = &mut impatience => return taken,
             };
-            let look_first = match news {
+            let at_least = match news {
                 // Nothing has happened since we looked.
                 News::Stands { revision: now } if now <= *revision => continue,
-                News::Stands { revision: now } => Some(now),
-                News::Gone if place.claim.mode == Mode::Exclusive => None,
-                News::Gone => Some(*revision),
+                News::Stands { revision: now } => now,
+                News::Gone => *revision,
                 News::Blind => {
                     tokio::time::sleep(A_MOMENT).await;
                     return Ok(Wake::Retry);
                 }
             };
-            if let Some(at_least) = look_first
-                && !self.is_its_turn(&place, at_least).await?
-            {
+            let sent = Clock::machine().now();
+            if !self.is_its_turn(&place, at_least).await? {
                 continue;
+            }
+            if let Some(grant) = self.take_unwritten(&place, sent)? {
+                return Ok(Wake::Granted(grant));
             }
             match self.take(place).await? {
                 Taken::Granted(grant) => return Ok(Wake::Granted(grant)),
