@@ -15,6 +15,8 @@ need unshare util-linux
 need redis-server redis-server
 [ -e /usr/share/java/zookeeper.jar ] || missing+=(zookeeper)
 need java default-jre-headless
+need etcd etcd-server
+need etcdctl etcd-client
 need python3 python3
 python3 -c 'import ensurepip, venv' >/dev/null 2>&1 || missing+=(python3-venv)
 need node nodejs

@@ -22,12 +22,14 @@ use crate::name::LockName;
 use crate::token::FencingToken;
 use crate::url::EngineUrl;
 
+#[cfg(feature = "etcd")]
+pub mod etcd;
 #[cfg(any(feature = "redis", feature = "postgres"))]
 pub(crate) mod handover;
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 pub(crate) mod lineup;
 pub mod memory;
-#[cfg(any(feature = "redis", feature = "zookeeper"))]
+#[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
 pub(crate) mod meta;
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 pub(crate) mod overdue;
@@ -41,7 +43,7 @@ pub mod redis;
 pub mod redlock;
 #[cfg(all(feature = "sqlite", unix))]
 pub mod sqlite;
-#[cfg(any(feature = "redis", feature = "postgres"))]
+#[cfg(any(feature = "redis", feature = "etcd", feature = "postgres"))]
 pub(crate) mod tls;
 #[cfg(feature = "postgres")]
 pub(crate) mod under_way;
@@ -412,6 +414,8 @@ pub static DRIVERS: &[Driver] = &[
     redis::DRIVER,
     #[cfg(feature = "redis")]
     redlock::DRIVER,
+    #[cfg(feature = "etcd")]
+    etcd::DRIVER,
     #[cfg(feature = "zookeeper")]
     zookeeper::DRIVER,
     #[cfg(feature = "postgres")]

@@ -6,6 +6,7 @@ pub mod bent_clock;
 #[cfg(feature = "conformance")]
 pub mod crowd;
 pub mod deployment;
+pub mod etcd_cluster;
 #[cfg(feature = "postgres")]
 pub mod pgbouncer;
 #[cfg(feature = "postgres")]
