@@ -14,6 +14,7 @@ mod man;
 mod release;
 mod renew;
 mod run;
+mod schema;
 mod show;
 mod watch;
 
@@ -54,6 +55,7 @@ pub(crate) fn execute(cli: Cli) -> Outcome {
         Command::Break(Deferred(args)) => block_on(break_lock::break_lock(context, args)),
         Command::Bench(Deferred(args)) => bench::bench(context, args),
         Command::BenchWorker(Deferred(args)) => bench::worker::main(context, args),
+        Command::Schema(Deferred(args)) => schema::schema(args),
         Command::Completions(Deferred(args)) => completions::completions(args),
         Command::Man(Deferred(args)) => man::man(args),
     }

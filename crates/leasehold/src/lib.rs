@@ -59,4 +59,6 @@ mod pages {
     mod redis {}
     #[doc = include_str!("../../../docs/engines/redlock.md")]
     mod redlock {}
+    #[doc = include_str!("../../../docs/engines/postgres.md")]
+    mod postgres {}
 }
