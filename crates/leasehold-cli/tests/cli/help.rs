@@ -2,7 +2,7 @@
 
 use super::place::Place;
 
-const COMMANDS: [&str; 11] = [
+const COMMANDS: [&str; 12] = [
     "run",
     "acquire",
     "renew",
@@ -12,6 +12,7 @@ const COMMANDS: [&str; 11] = [
     "watch",
     "break",
     "bench",
+    "schema",
     "completions",
     "man",
 ];

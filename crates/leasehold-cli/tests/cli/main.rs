@@ -13,6 +13,7 @@ mod nested;
 mod output;
 mod place;
 mod redis;
+mod schema;
 mod scripts;
 mod signals;
 mod store;
