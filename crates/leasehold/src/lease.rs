@@ -31,8 +31,8 @@ pub struct Lease {
 /// A look at a lease, to hand around: it asks and waits, but holds nothing.
 #[derive(Debug, Clone)]
 pub struct LeaseView {
-    core: Arc<Core>,
-    hold: Arc<Hold>,
+    pub(crate) core: Arc<Core>,
+    pub(crate) hold: Arc<Hold>,
 }
 
 /// What is known of a lease.
@@ -221,6 +221,14 @@ impl LeaseView {
             observe::lost(&*self.core.engine, &self.hold, &reason);
         }
         self.lost_error(&reason)
+    }
+
+    /// The error, if it is lost.
+    pub(crate) fn still_good(&self) -> Result<()> {
+        match self.state() {
+            LeaseState::Lost(reason) => Err(self.lost_error(&reason)),
+            _ => Ok(()),
+        }
     }
 
     pub(crate) fn lost_error(&self, reason: &LossReason) -> Error {

@@ -15,6 +15,7 @@ use crate::lease::{Lease, LeaseState, LeaseView};
 use crate::name::LockName;
 use crate::observe;
 use crate::owner::{Entry, Owner};
+use crate::recipe::IdPool;
 
 /// All the locks of one engine. Cheap to clone; clones share connections and the keep-alive.
 #[derive(Debug, Clone)]
@@ -22,6 +23,7 @@ pub struct Locks {
     core: Arc<Core>,
     claimant: Arc<Claimant>,
     owner: Option<Arc<Owner>>,
+    ids: Option<IdPool>,
 }
 
 /// What all clones and leases of a handle share.
@@ -36,6 +38,19 @@ impl Core {
     /// Says where an error happened.
     pub(crate) fn place(&self, error: Error, operation: &'static str, lock: &LockName) -> Error {
         error.during(operation, self.engine.location()).on(lock)
+    }
+
+    /// The guarded records that the engine keeps beside the locks.
+    pub(crate) fn store(&self) -> Result<Store> {
+        match self.engine.store() {
+            Some(records) => Ok(Store::new(records, self.engine.location())),
+            None => Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("{} keeps no guarded records", self.engine.scheme()),
+            )
+            .advise("check the token at the resource itself, or use a store on another engine")
+            .during("open the store", self.engine.location())),
+        }
     }
 }
 
@@ -55,6 +70,7 @@ impl Locks {
             }),
             claimant: Arc::new(Claimant::this_process()),
             owner: None,
+            ids: None,
         }
     }
 
@@ -73,7 +89,33 @@ impl Locks {
                 ..(*self.claimant).clone()
             }),
             owner: Some(Arc::default()),
+            ids: self.ids.clone(),
         })
+    }
+
+    /// A handle whose claims are signed with ids from a pool, instead of 128 random bits each.
+    pub fn ids_from(&self, pool: &IdPool) -> Self {
+        Self {
+            ids: Some(pool.clone()),
+            ..self.clone()
+        }
+    }
+
+    /// The same handle, but of nobody in particular: it never takes a lock again that it holds.
+    pub(crate) fn of_nobody(&self) -> Self {
+        Self {
+            owner: None,
+            ..self.clone()
+        }
+    }
+
+    /// The clock that leases count on.
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.core.clock
+    }
+
+    pub(crate) fn claimant(&self) -> &Claimant {
+        &self.claimant
     }
 
     /// Asks for a lock; the request ends in [`acquire`](LockRequest::acquire),
@@ -137,16 +179,7 @@ impl Locks {
 
     /// The guarded records that the engine keeps beside the locks.
     pub fn store(&self) -> Result<Store> {
-        let engine = &self.core.engine;
-        match engine.store() {
-            Some(records) => Ok(Store::new(records, engine.location())),
-            None => Err(Error::new(
-                ErrorKind::Unsupported,
-                format!("{} keeps no guarded records", engine.scheme()),
-            )
-            .advise("check the token at the resource itself, or use a store on another engine")
-            .during("open the store", engine.location())),
-        }
+        self.core.store()
     }
 
     /// Returns when the releases that dropped leases and dropped acquires have left to the background
@@ -180,12 +213,12 @@ impl Locks {
 #[derive(Debug)]
 #[must_use = "a request does nothing until it is acquired"]
 pub struct LockRequest {
-    locks: Locks,
-    name: Result<LockName>,
+    pub(crate) locks: Locks,
+    pub(crate) name: Result<LockName>,
     mode: Mode,
-    ttl: Duration,
-    wait: Wait,
-    owner: Option<String>,
+    pub(crate) ttl: Duration,
+    pub(crate) wait: Wait,
+    pub(crate) owner: Option<String>,
     reason: Option<String>,
     terms: Terms,
 }
@@ -255,7 +288,7 @@ impl LockRequest {
     pub async fn acquire(self) -> Result<Lease> {
         let wait = self.wait;
         let queues = wait != Wait::UpTo(Duration::ZERO);
-        let (locks, claim, terms) = self.claim(queues)?;
+        let (locks, claim, terms) = self.claim(queues).await?;
         let start = locks.core.clock.now();
         match locks.obtain(&claim, terms, wait).await? {
             Some(lease) => Ok(lease),
@@ -268,7 +301,7 @@ impl LockRequest {
 
     /// Obtains the lock if it is free; `None` if it is not.
     pub async fn try_acquire(self) -> Result<Option<Lease>> {
-        let (locks, claim, terms) = self.claim(false)?;
+        let (locks, claim, terms) = self.claim(false).await?;
         let wait = Wait::UpTo(Duration::ZERO);
         locks.obtain(&claim, terms, wait).await
     }
@@ -295,9 +328,37 @@ impl LockRequest {
         Ok(done)
     }
 
-    /// Checks everything that can be checked without the engine.
-    fn claim(self, queues: bool) -> Result<(Locks, Claim, Terms)> {
+    /// Its name, if it is one.
+    pub(crate) fn named(self) -> Result<(LockName, Self)> {
         let name = self.name?;
+        let request = Self {
+            name: Ok(name.clone()),
+            ..self
+        };
+        Ok((name, request))
+    }
+
+    /// The same request for another lock.
+    pub(crate) fn alike(&self, name: LockName) -> Self {
+        Self {
+            locks: self.locks.clone(),
+            name: Ok(name),
+            mode: self.mode,
+            ttl: self.ttl,
+            wait: self.wait,
+            owner: self.owner.clone(),
+            reason: self.reason.clone(),
+            terms: self.terms,
+        }
+    }
+
+    /// Checks everything that can be checked without the engine.
+    async fn claim(self, queues: bool) -> Result<(Locks, Claim, Terms)> {
+        let name = self.name?;
+        let id = match &self.locks.ids {
+            Some(pool) => pool.next().await,
+            None => ClaimId::random(),
+        };
         let checked = || {
             let ttl = Ttl::new(self.ttl)?;
             let able = self.locks.capabilities();
@@ -334,7 +395,7 @@ impl LockRequest {
             };
             Ok(Claim {
                 name: name.clone(),
-                id: ClaimId::random()?,
+                id: id?,
                 mode: self.mode,
                 ttl,
                 queues,
