@@ -34,7 +34,7 @@ use std::time::Duration;
 
 use crate::backoff::Backoff;
 use crate::claim::Claimant;
-use crate::clock::Clock;
+use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::LockName;
 
@@ -68,31 +68,31 @@ fn read_claimant(lines: &mut std::str::Lines<'_>) -> Option<Claimant> {
     })
 }
 
-/// Between looks at a record that others will change: seldom if it takes long.
-fn looks() -> Backoff {
-    Backoff::new(
-        fastrand::u64(..),
-        Duration::from_millis(5),
-        Duration::from_millis(500),
-    )
+/// Looks at something that others will change: often at first, seldom if it takes long.
+struct Looks {
+    clock: Clock,
+    end: Moment,
+    delays: Backoff,
 }
 
-/// Looks until it is so; `None` if that takes longer than `wait`.
-async fn arrive_by(
-    wait: Duration,
-    mut delays: Backoff,
-    mut is_so: impl AsyncFnMut() -> Result<bool>,
-) -> Result<Option<()>> {
-    let clock = Clock::machine();
-    let end = clock.now() + wait;
-    while !is_so().await? {
-        let now = clock.now();
-        if now >= end {
-            return Ok(None);
+impl Looks {
+    fn within(wait: Duration) -> Self {
+        let clock = Clock::machine();
+        let (first, cap) = (Duration::from_millis(5), Duration::from_millis(500));
+        Self {
+            end: clock.now() + wait,
+            clock,
+            delays: Backoff::new(fastrand::u64(..), first, cap),
         }
-        clock.sleep_until(end.min(now + delays.delay())).await;
     }
-    Ok(Some(()))
+
+    /// Returns when it is time for another look; false if the time is over.
+    async fn again(&mut self) -> bool {
+        let now = self.clock.now();
+        let next = self.end.min(now + self.delays.delay());
+        self.clock.sleep_until(next).await;
+        now < self.end
+    }
 }
 
 fn at_least_one(parties: u32) -> Result<u32> {

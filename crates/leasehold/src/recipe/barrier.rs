@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use super::{arrive_by, looks};
+use super::Looks;
 use crate::error::{Error, ErrorKind, Result};
-use crate::guard::{Checked, Store};
+use crate::guard::{Checked, Store, Version};
+use crate::lease::Lease;
 use crate::locks::Locks;
 use crate::name::LockName;
 
@@ -56,33 +57,22 @@ impl Barrier {
     /// Each party there holds a shared lock of the round, so that the living are counted; whoever sees all of them writes down
     /// that the round is over, for those that look later. It looks at first often, later twice a second.
     pub async fn pass(&self, wait: Duration) -> Result<u64> {
+        let mut looks = Looks::within(wait);
         let (round, version) = self.round().await?;
         let name = LockName::new(format!("{}/{round}", self.name.as_str()))?;
         let here = self.locks.lock(&name).shared().wait(wait);
         let here = here.reason("waits at a barrier").acquire().await?;
-        let all_there = async || {
-            if self.round().await?.0 > round {
-                return Ok(true);
+        let passed = loop {
+            match self.is_over(round, version, &here).await {
+                Ok(false) if looks.again().await => {}
+                ended => break ended,
             }
-            here.still_good()?;
-            let holders = self.locks.show(&name).await?.holders.len();
-            if holders < self.n as usize {
-                return Ok(false);
-            }
-            let next = (round + 1).to_string();
-            Ok(
-                match self.store.write_if(&self.name, next, version).await? {
-                    Checked::Written { .. } => true,
-                    // Another has seen it too.
-                    Checked::Changed { .. } => self.round().await?.0 > round,
-                },
-            )
         };
-        let passed = arrive_by(wait, looks(), all_there).await;
+        // If it cannot be released now, that is done in the background.
         let _ = here.release().await;
         match passed? {
-            Some(()) => Ok(round),
-            None => Err(Error::new(
+            true => Ok(round),
+            false => Err(Error::new(
                 ErrorKind::TimedOut,
                 format!("not all {} were at the barrier in time", self.n),
             )
@@ -91,7 +81,27 @@ impl Barrier {
         }
     }
 
-    async fn round(&self) -> Result<(u64, Option<crate::guard::Version>)> {
+    /// Whether all have been there; if all are there now, writes it down.
+    async fn is_over(&self, round: u64, version: Option<Version>, here: &Lease) -> Result<bool> {
+        if self.round().await?.0 > round {
+            return Ok(true);
+        }
+        here.still_good()?;
+        let there = self.locks.show(here.name()).await?.holders.len();
+        if there < self.n as usize {
+            return Ok(false);
+        }
+        let next = (round + 1).to_string();
+        Ok(
+            match self.store.write_if(&self.name, next, version).await? {
+                Checked::Written { .. } => true,
+                // Another has seen it too.
+                Checked::Changed { .. } => self.round().await?.0 > round,
+            },
+        )
+    }
+
+    async fn round(&self) -> Result<(u64, Option<Version>)> {
         let Some(record) = self.store.read(&self.name).await? else {
             return Ok((0, None));
         };

@@ -91,7 +91,9 @@ impl IdPool {
     /// The next id; waits only if the pool is empty.
     pub async fn next(&self) -> Result<ClaimId> {
         loop {
-            if let Some(id) = self.0.stock().take()? {
+            // Not within the `if let`, where the guard would live on.
+            let there = self.0.stock().take()?;
+            if let Some(id) = there {
                 self.refill_in_background();
                 return Ok(id);
             }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::{arrive_by, looks};
+use super::Looks;
 use crate::claim::check_text;
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::Store;
@@ -71,15 +71,15 @@ impl Latch {
     /// Returns when it is open; `ErrorKind::TimedOut` if that takes longer than `wait`. It looks at first often, later twice a
     /// second.
     pub async fn opened(&self, wait: Duration) -> Result<()> {
-        arrive_by(wait, looks(), async || Ok(self.missing().await? == 0))
-            .await?
-            .ok_or_else(|| {
-                Error::new(
-                    ErrorKind::TimedOut,
-                    format!("the latch {} did not open in time", self.key),
-                )
-                .advise("wait longer, or see who has not arrived")
-            })
+        let mut looks = Looks::within(wait);
+        while self.missing().await? > 0 {
+            if !looks.again().await {
+                let late = format!("the latch {} did not open in time", self.key);
+                return Err(Error::new(ErrorKind::TimedOut, late)
+                    .advise("wait longer, or see who has not arrived"));
+            }
+        }
+        Ok(())
     }
 
     fn missing_from(&self, arrived: usize) -> u32 {
