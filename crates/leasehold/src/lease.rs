@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::claim::ClaimId;
+use crate::claim::{ClaimId, Claimant};
 use crate::clock::Moment;
 use crate::engine::{LossReason, Released, Renewal};
 use crate::error::{Error, ErrorKind, Result};
@@ -130,6 +130,11 @@ impl LeaseView {
     /// The lock.
     pub fn name(&self) -> &LockName {
         self.hold.name()
+    }
+
+    /// Who holds it, as others see it.
+    pub fn claimant(&self) -> &Claimant {
+        &self.hold.claim.claimant
     }
 
     /// The fencing token: give it to the resource with every write.

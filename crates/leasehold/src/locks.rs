@@ -93,6 +93,17 @@ impl Locks {
         })
     }
 
+    /// A handle that asks in someone else's name, such as that of the process that has started this one: people are shown
+    /// them as one, and so is a [circle](Self::deadlocks) that they are in together.
+    pub fn on_behalf_of(&self, claimant: Claimant) -> Result<Self> {
+        check_text("owner", &claimant.owner, 255)?;
+        check_text("host", &claimant.host, 255)?;
+        Ok(Self {
+            claimant: Arc::new(claimant),
+            ..self.clone()
+        })
+    }
+
     /// A handle whose claims are signed with ids from a pool, instead of 128 random bits each.
     pub fn ids_from(&self, pool: &IdPool) -> Self {
         Self {
@@ -114,7 +125,8 @@ impl Locks {
         &self.core.clock
     }
 
-    pub(crate) fn claimant(&self) -> &Claimant {
+    /// In whose name it asks.
+    pub fn claimant(&self) -> &Claimant {
         &self.claimant
     }
 
@@ -336,6 +348,15 @@ impl LockRequest {
             ..self
         };
         Ok((name, request))
+    }
+
+    /// For what only one may do at a time.
+    pub(crate) fn must_be_exclusive(&self, what: &str) -> Result<()> {
+        match self.mode {
+            Mode::Exclusive => Ok(()),
+            mode => Err(invalid(&format!("{what} cannot be in {mode} mode"))
+                .advise("leave out shared and permits")),
+        }
     }
 
     /// The same request for another lock.

@@ -2,7 +2,7 @@
 
 use super::place::Place;
 
-const COMMANDS: [&str; 11] = [
+const COMMANDS: [&str; 14] = [
     "run",
     "acquire",
     "renew",
@@ -11,6 +11,9 @@ const COMMANDS: [&str; 11] = [
     "list",
     "watch",
     "break",
+    "elect",
+    "ask",
+    "ids",
     "bench",
     "completions",
     "man",

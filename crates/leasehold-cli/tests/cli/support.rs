@@ -2,6 +2,8 @@
 
 #![allow(dead_code, unreachable_pub)]
 
+#[path = "../../../leasehold/tests/support/bent_clock.rs"]
+pub mod bent_clock;
 #[path = "../../../leasehold/tests/support/deployment.rs"]
 pub mod deployment;
 #[path = "../../../leasehold/tests/support/redis_server.rs"]

@@ -36,6 +36,7 @@ impl Locks {
 impl LockRequest {
     /// Stands for election: whoever holds the lock leads. The [owner](Self::owner) is the label that others see.
     pub fn elect(self) -> Result<Election> {
+        self.must_be_exclusive("an election")?;
         let (name, request) = self.named()?;
         let now = request.locks.clock().now();
         Ok(Election {

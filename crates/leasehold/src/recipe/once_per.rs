@@ -72,6 +72,7 @@ impl OncePer {
     /// Obtains the lock for the work, unless the work was done. `ErrorKind::TimedOut` if others hold the lock for longer than
     /// we wait, and it is not known that they do the work of this period.
     pub async fn begin(self) -> Result<Turn> {
+        self.request.must_be_exclusive("the work of a period")?;
         let (name, request) = self.request.named()?;
         let period = Period {
             length: check(self.period)?,
