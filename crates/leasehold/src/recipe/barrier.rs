@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::Looks;
+use crate::claim::Ttl;
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::{Checked, Store, Version};
 use crate::lease::Lease;
@@ -37,6 +38,7 @@ impl Locks {
             store: self.store()?,
             locks: self.of_nobody(),
             n: super::at_least_one(n)?,
+            ttl: Ttl::DEFAULT.get(),
         })
     }
 }
@@ -48,9 +50,17 @@ pub struct Barrier {
     store: Store,
     locks: Locks,
     n: u32,
+    ttl: Duration,
 }
 
 impl Barrier {
+    /// For how long whoever dies here is still counted; 30 s if nothing is said.
+    #[must_use]
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = ttl;
+        self
+    }
+
     /// Returns when `n` are there, with the number of the round; `ErrorKind::TimedOut` if that takes longer than `wait`. Dropping
     /// the future steps back.
     ///
@@ -60,7 +70,7 @@ impl Barrier {
         let mut looks = Looks::within(wait);
         let (round, version) = self.round().await?;
         let name = LockName::new(format!("{}/{round}", self.name.as_str()))?;
-        let here = self.locks.lock(&name).shared().wait(wait);
+        let here = self.locks.lock(&name).ttl(self.ttl).shared().wait(wait);
         let here = here.reason("waits at a barrier").acquire().await?;
         let passed = loop {
             match self.is_over(round, version, &here).await {
