@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use clap::{ArgMatches, Args, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
+use leasehold::guard::Version;
+use leasehold::guard::sql::Dialect;
 use leasehold::{ClaimId, Wait};
 
 use crate::exit::Failure;
@@ -30,7 +32,7 @@ pub(crate) const DEFAULT_URL: &str = "sqlite:";
   leasehold --url sqlite:/srv/locks.db show backup
 
 Exit codes:
-  CMD's own; 64 bad usage, name or URL; 69 engine unreachable; 70 a bug; 75 not obtained in time;
+  CMD's own; 64 bad usage, name or URL; 66 no such record; 69 engine unreachable; 70 a bug; 75 not obtained in time;
   76 lease lost; 77 denied; 78 engine unfit; 126 CMD not executable; 127 CMD not found; 128+n killed by signal n"
 )]
 pub(crate) struct Cli {
@@ -123,6 +125,10 @@ pub(crate) enum Command {
     Ask(Deferred<AskArgs>),
     /// Print ids that nobody else is given
     Ids(Deferred<IdsArgs>),
+    /// Read and write records that refuse stale writes
+    Store(Deferred<StoreArgs>),
+    /// Let a table of your own refuse stale tokens
+    Fence(Deferred<FenceArgs>),
     /// Measure this engine, beside the fastest that its store could do
     Bench(Deferred<BenchArgs>),
     #[command(hide = true)]
@@ -289,6 +295,134 @@ pub(crate) struct BreakArgs {
     /// Do not ask
     #[arg(long, short)]
     pub(crate) yes: bool,
+}
+
+/// Read and write records that refuse stale writes
+///
+/// A record keeps the highest fencing token that has written it, and its version. A write with a lower token, or one that is
+/// based on an old version, is refused and changes nothing.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  leasehold run orders -- sh -c './work | leasehold store put orders/42'    with the token of the run
+  leasehold store get orders/42
+  leasehold store get orders/42 --stat                                      version, token and lock
+  leasehold store put orders/42 paid --if-version 7                         only if nobody has written since
+  leasehold store put orders/42 --new < order.json                          only if there is none
+  leasehold store put report.txt --dir /srv/reports < report.txt            a plain file in a folder
+
+Exit codes: 66 no such record; 76 a later holder has written; 75 another version is there")]
+pub(crate) struct StoreArgs {
+    #[command(subcommand)]
+    pub(crate) command: StoreCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum StoreCommand {
+    /// Print a record's value as it is
+    Get(GetArgs),
+    /// Write a record, unless the write is stale; print its version
+    Put(PutArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StorePlace {
+    /// Files in this folder instead of the engine's records
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct GetArgs {
+    /// The key of the record: 1 to 255 bytes
+    pub(crate) key: String,
+
+    /// Print version, token and lock instead of the value
+    #[arg(long)]
+    pub(crate) stat: bool,
+
+    #[command(flatten)]
+    pub(crate) place: StorePlace,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PutArgs {
+    /// The key of the record: 1 to 255 bytes
+    pub(crate) key: String,
+
+    /// The value [default: what stdin has]
+    pub(crate) value: Option<String>,
+
+    /// The fencing token of the lease under which it is written
+    #[arg(
+        long,
+        value_name = "T",
+        env = "LEASEHOLD_TOKEN",
+        hide_env_values = true
+    )]
+    pub(crate) token: Option<u64>,
+
+    /// The lock that the token is of; tokens of another lock than the record's are refused
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "LEASEHOLD_NAME",
+        hide_env_values = true
+    )]
+    pub(crate) lock: Option<String>,
+
+    /// Only if the record is still of this version, whatever its token
+    #[arg(long, value_name = "V", conflicts_with = "new")]
+    pub(crate) if_version: Option<Version>,
+
+    /// Only if there is no record
+    #[arg(long)]
+    pub(crate) new: bool,
+
+    #[command(flatten)]
+    pub(crate) place: StorePlace,
+}
+
+/// Let a table of your own refuse stale tokens
+///
+/// Installs a column for the highest fencing token and a trigger on a table in the database of --url (PostgreSQL, MySQL or
+/// MariaDB). From then on an UPDATE that sets a lower token fails in the database, whoever sends it.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  leasehold --url postgres://app@db/shop fence install --table orders
+  leasehold --url mysql://app@db/shop fence install --table shop.orders --column lease
+  leasehold fence print --table orders --for postgres | psql shop
+  leasehold --url postgres://app@db/shop fence remove --table orders")]
+pub(crate) struct FenceArgs {
+    #[command(subcommand)]
+    pub(crate) command: FenceCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum FenceCommand {
+    /// Install the column and the trigger; may be done again
+    Install(FenceTableArgs),
+    /// Take both away again
+    Remove(FenceTableArgs),
+    /// Print the SQL that `install` runs
+    Print {
+        #[command(flatten)]
+        table: FenceTableArgs,
+
+        /// Whose SQL: postgres or mysql
+        #[arg(long = "for", value_name = "DATABASE")]
+        dialect: Dialect,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct FenceTableArgs {
+    /// The table, as TABLE or SCHEMA.TABLE
+    #[arg(long, value_name = "TABLE")]
+    pub(crate) table: String,
+
+    /// The column that keeps the highest token
+    #[arg(long, value_name = "COLUMN", default_value = leasehold::guard::sql::COLUMN)]
+    pub(crate) column: String,
 }
 
 /// Measure this engine, beside the fastest that its store could do

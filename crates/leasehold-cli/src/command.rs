@@ -11,6 +11,7 @@ mod bench;
 mod break_lock;
 mod completions;
 mod elect;
+mod fence;
 mod ids;
 mod list;
 mod man;
@@ -18,6 +19,7 @@ mod release;
 mod renew;
 mod run;
 mod show;
+mod store;
 mod watch;
 
 /// What all commands are told.
@@ -58,6 +60,8 @@ pub(crate) fn execute(cli: Cli) -> Outcome {
         Command::Elect(Deferred(args)) => block_on(elect::elect(context, args)),
         Command::Ask(Deferred(args)) => block_on(ask::ask(context, args)),
         Command::Ids(Deferred(args)) => block_on(ids::ids(context, args)),
+        Command::Store(Deferred(args)) => block_on(store::store(context, args)),
+        Command::Fence(Deferred(args)) => block_on(fence::fence(context, args)),
         Command::Bench(Deferred(args)) => bench::bench(context, args),
         Command::BenchWorker(Deferred(args)) => bench::worker::main(context, args),
         Command::Completions(Deferred(args)) => completions::completions(args),

@@ -27,6 +27,11 @@ pub(crate) enum Failure {
         /// Why not.
         cause: io::Error,
     },
+    /// A record that was to be read is not there.
+    NoRecord {
+        /// Its key.
+        key: String,
+    },
     /// A signal ended it; whoever sent that needs no message.
     Signal(Signal),
     /// Whoever read stdout has seen enough.
@@ -103,6 +108,12 @@ pub(crate) fn report(outcome: Outcome) -> i32 {
                 advice,
             );
         }
+        Failure::NoRecord { key } => {
+            let message = format!("there is no record {key:?}");
+            let advice = Some("check the key and the URL; `leasehold store put` writes one");
+            let place = output::Place::default();
+            output::error(json, kind, code, &message, &place, advice);
+        }
         Failure::Signal(_) | Failure::StdoutClosed => {}
     }
     code
@@ -128,6 +139,7 @@ impl Failure {
                 io::ErrorKind::NotFound => (127, "command_not_found"),
                 _ => (126, "command_not_executable"),
             },
+            Failure::NoRecord { .. } => (66, "no_record"),
             Failure::Signal(signal) => (killed_by(*signal as i32), "signal"),
             Failure::StdoutClosed => (0, "stdout_closed"),
         }

@@ -15,19 +15,26 @@ use async_trait::async_trait;
 
 use crate::claim::{Claim, Claimant, Mode};
 use crate::clock::{Clock, Moment};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::guard::GuardedStore;
+use crate::guard::sql::Dialect;
 use crate::name::LockName;
 use crate::token::FencingToken;
 use crate::url::EngineUrl;
 
+#[cfg(feature = "etcd")]
+pub mod etcd;
+#[cfg(any(feature = "redis", feature = "postgres"))]
+pub(crate) mod handover;
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
-#[allow(dead_code)] // until the engines are in
 pub(crate) mod lineup;
 pub mod memory;
+#[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
+pub(crate) mod meta;
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
-#[allow(dead_code)] // until the engines are in
 pub(crate) mod overdue;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 #[cfg(feature = "bench")]
 pub mod raw;
 #[cfg(feature = "redis")]
@@ -36,8 +43,14 @@ pub mod redis;
 pub mod redlock;
 #[cfg(all(feature = "sqlite", unix))]
 pub mod sqlite;
-#[cfg(any(feature = "redis", all(feature = "sqlite", unix)))]
+#[cfg(any(feature = "redis", feature = "etcd", feature = "postgres"))]
+pub(crate) mod tls;
+#[cfg(feature = "postgres")]
+pub(crate) mod under_way;
+#[cfg(any(feature = "redis", feature = "postgres", all(feature = "sqlite", unix)))]
 pub(crate) mod waiters;
+#[cfg(feature = "zookeeper")]
+pub mod zookeeper;
 
 /// Stores locks.
 ///
@@ -97,6 +110,19 @@ pub trait Engine: Debug + Send + Sync + 'static {
     /// Its guarded records, if it can keep any: see [`guard`](crate::guard).
     fn store(&self) -> Option<Arc<dyn GuardedStore>> {
         None
+    }
+
+    /// Whose SQL it speaks, if tables of the user's can be fenced in the same database.
+    fn dialect(&self) -> Option<Dialect> {
+        None
+    }
+
+    /// Carries out statements on tables of the user's: those of a [`FenceTable`](crate::guard::sql::FenceTable), and no others.
+    async fn run_sql(&self, _statements: &[String]) -> Result<()> {
+        Err(Error::new(
+            ErrorKind::Unsupported,
+            format!("{} has no tables", self.scheme()),
+        ))
     }
 
     /// How many commands or transactions it has sent so far, if it can tell.
@@ -388,4 +414,10 @@ pub static DRIVERS: &[Driver] = &[
     redis::DRIVER,
     #[cfg(feature = "redis")]
     redlock::DRIVER,
+    #[cfg(feature = "etcd")]
+    etcd::DRIVER,
+    #[cfg(feature = "zookeeper")]
+    zookeeper::DRIVER,
+    #[cfg(feature = "postgres")]
+    postgres::DRIVER,
 ];

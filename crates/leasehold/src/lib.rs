@@ -59,10 +59,16 @@ mod pages {
     mod guarantees {}
     #[doc = include_str!("../../../docs/recipes.md")]
     mod recipes {}
+    #[doc = include_str!("../../../docs/fencing.md")]
+    mod fencing {}
     #[doc = include_str!("../../../docs/engines/sqlite.md")]
     mod sqlite {}
     #[doc = include_str!("../../../docs/engines/redis.md")]
     mod redis {}
     #[doc = include_str!("../../../docs/engines/redlock.md")]
     mod redlock {}
+    #[doc = include_str!("../../../docs/engines/etcd.md")]
+    mod etcd {}
+    #[doc = include_str!("../../../docs/engines/zookeeper.md")]
+    mod zookeeper {}
 }

@@ -9,6 +9,7 @@ use crate::clock::Clock;
 use crate::engine::{Capabilities, Engine, Grant, LockInfo, Query, Released, Renew, Renewal};
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::Store;
+use crate::guard::sql::FenceTable;
 use crate::hold::{Hold, Terms};
 use crate::keep_alive::{self, Keeper};
 use crate::lease::{Lease, LeaseState, LeaseView};
@@ -192,6 +193,44 @@ impl Locks {
     /// The guarded records that the engine keeps beside the locks.
     pub fn store(&self) -> Result<Store> {
         self.core.store()
+    }
+
+    /// Installs a column and a trigger on a table of the user's, in the database that keeps the locks, so that it refuses stale tokens:
+    /// see [`guard::sql`](crate::guard::sql). For a `column` of `None`, `fencing_token`.
+    pub async fn fence_table(&self, table: &str, column: Option<&str>) -> Result<()> {
+        let fence = self.fence_of(table, column)?;
+        self.run_sql("fence a table", fence.install_statements())
+            .await
+    }
+
+    /// Takes both away again.
+    pub async fn unfence_table(&self, table: &str, column: Option<&str>) -> Result<()> {
+        let fence = self.fence_of(table, column)?;
+        self.run_sql("unfence a table", fence.uninstall_statements())
+            .await
+    }
+
+    fn fence_of(&self, table: &str, column: Option<&str>) -> Result<FenceTable> {
+        let engine = &self.core.engine;
+        let Some(dialect) = engine.dialect() else {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("{} has no tables that could be fenced", engine.scheme()),
+            )
+            .advise("use the URL of the database that has the table: postgres: or mysql:")
+            .during("fence a table", engine.location()));
+        };
+        let fence = FenceTable::new(dialect, table)?;
+        match column {
+            Some(column) => fence.column(column),
+            None => Ok(fence),
+        }
+    }
+
+    async fn run_sql(&self, what: &'static str, statements: Vec<String>) -> Result<()> {
+        let engine = &self.core.engine;
+        let done = engine.run_sql(&statements).await;
+        done.map_err(|error| error.during(what, engine.location()))
     }
 
     /// Returns when the releases that dropped leases and dropped acquires have left to the background

@@ -15,6 +15,7 @@ use crate::args::BenchArgs;
 use crate::exit::{Outcome, unexpected};
 
 mod board;
+mod counter;
 mod crew;
 mod cycle;
 mod floor;
@@ -40,6 +41,8 @@ pub(super) fn bench(mut context: Context, args: BenchArgs) -> Outcome {
     let parallel = many_threads()?.block_on(parallel::measure(&context.url, turn, &progress))?;
     progress.set_message("handoffs");
     let handoff = handoff::measure(&context.url, &about, args.waiters, turn, &progress)?;
+    progress.set_message("counter");
+    let counter = many_threads()?.block_on(counter::measure(&context.url, turn, &progress))?;
     progress.finish_and_clear();
     let report = report::Report {
         engine: about.location,
@@ -47,6 +50,7 @@ pub(super) fn bench(mut context: Context, args: BenchArgs) -> Outcome {
         cycle,
         parallel,
         handoff,
+        counter,
     };
     report.print(context.json)?;
     Ok(0)
@@ -100,7 +104,7 @@ fn many_threads() -> Outcome<tokio::runtime::Runtime> {
 
 /// On stderr, and only on a terminal.
 fn progress_bar() -> ProgressBar {
-    let bar = ProgressBar::new(u64::from(3 * 2 * ROUNDS));
+    let bar = ProgressBar::new(u64::from(4 * 2 * ROUNDS));
     if let Ok(style) = ProgressStyle::with_template("{wide_bar} {pos}/{len} {msg:9}") {
         bar.set_style(style);
     }

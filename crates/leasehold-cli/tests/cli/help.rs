@@ -2,7 +2,7 @@
 
 use super::place::Place;
 
-const COMMANDS: [&str; 14] = [
+const COMMANDS: [&str; 16] = [
     "run",
     "acquire",
     "renew",
@@ -14,6 +14,8 @@ const COMMANDS: [&str; 14] = [
     "elect",
     "ask",
     "ids",
+    "store",
+    "fence",
     "bench",
     "completions",
     "man",

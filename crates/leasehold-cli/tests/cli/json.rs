@@ -156,7 +156,9 @@ fn bench_tells_ours_and_raw_and_finds_no_overlap() {
     let report: Value = serde_json::from_str(&done.stdout).unwrap();
     assert_eq!(
         keys(&report),
-        ["cycle", "engine", "handoff", "parallel", "seconds"]
+        [
+            "counter", "cycle", "engine", "handoff", "parallel", "seconds"
+        ]
     );
     assert_eq!(report["engine"], place.url().as_str());
     assert!(report["cycle"]["ours"]["p50_us"].as_f64().unwrap() > 0.0);

@@ -21,6 +21,7 @@ mod redis;
 mod revoke;
 mod scripts;
 mod signals;
+mod store;
 mod support;
 mod terminal;
 mod waiting;

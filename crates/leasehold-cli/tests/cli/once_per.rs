@@ -28,8 +28,10 @@ fn runs(on: &On) -> usize {
 #[test]
 fn ten_processes_with_clocks_that_differ_make_one_run() {
     on_each(|on| {
+        // Where the hosts' clocks count, they must agree to much less than the period.
+        let apart = if on.clock { 8640 } else { 10 };
         let clocks: Vec<_> = (0..10)
-            .map(|nth| BentClock::off_by((nth - 5) * 8640))
+            .map(|nth| BentClock::off_by((nth - 5) * apart))
             .collect();
         let mut all = Vec::new();
         for (nth, clock) in clocks.iter().enumerate() {
@@ -61,11 +63,7 @@ fn ten_processes_with_clocks_that_differ_make_one_run() {
         // Long after the first has finished.
         let late = run(on, &["--once-per", "1h"], RAN);
         assert_eq!((late.code, runs(on)), (0, 1));
-        assert!(
-            late.stderr.contains("may run again in 59m"),
-            "{}",
-            late.stderr
-        );
+        assert!(late.stderr.contains("may run again in "), "{}", late.stderr);
     });
 }
 
@@ -80,12 +78,7 @@ fn a_failed_run_counts_unless_it_may_be_retried() {
         assert_eq!(runs(on), 3);
         assert_eq!((run(on, retry, RAN).code, runs(on)), (0, 3));
         // By whoever is not content with that.
-        let broken = on
-            .place
-            .on(&on.url, &["break", "job#once"])
-            .output()
-            .unwrap();
-        assert!(broken.status.success());
+        on.let_run_again("job");
         assert_eq!(run(on, &["--once-per", "1h"], &fails).code, 3);
         assert_eq!((run(on, &["--once-per", "1h"], RAN).code, runs(on)), (0, 4));
     });

@@ -6,7 +6,7 @@
 //!
 //! let fence = FenceTable::new(Dialect::Postgres, "orders")?;
 //! println!("{}", fence.install()); // run it once, as the table's owner
-//! # leasehold::Result::Ok(())
+//! # Ok::<(), leasehold::Error>(())
 //! ```
 //!
 //! From then on an `UPDATE` that sets the column to a lower token fails in the database, whoever sends it. An `UPDATE` that
@@ -131,20 +131,25 @@ impl FenceTable {
         match self.dialect {
             Dialect::Postgres => {
                 let function = self.qualified(&trigger);
+                // What ends the function's text must not stand in it.
+                let mut end = "$fence$".to_owned();
+                while column.contains(&end) {
+                    end.insert(1, '_');
+                }
                 let trigger = self.dialect.quote(&trigger);
                 vec![
                     format!(
                         "ALTER TABLE {table} ADD COLUMN IF NOT EXISTS {column} bigint NOT NULL DEFAULT 0;"
                     ),
                     format!(
-                        "CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS $fence$\n\
+                        "CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS {end}\n\
                          BEGIN\n\
                          \x20 IF NEW.{column} IS NULL OR NEW.{column} < OLD.{column} THEN\n\
                          \x20   RAISE EXCEPTION 'stale fencing token %: % has written already', NEW.{column}, OLD.{column}\n\
                          \x20     USING ERRCODE = '{POSTGRES_STALE}', HINT = 'The lease was lost; give up the work.';\n\
                          \x20 END IF;\n\
                          \x20 RETURN NEW;\n\
-                         END $fence$;"
+                         END {end};"
                     ),
                     format!("DROP TRIGGER IF EXISTS {trigger} ON {table};"),
                     format!(
@@ -313,6 +318,15 @@ mod tests {
         assert!(sql.contains("`x``; DROP TABLE y; -- '\\`"), "{sql}");
         let sql = FenceTable::new(Dialect::Postgres, "a.b").unwrap().install();
         assert!(sql.contains("ALTER TABLE \"a\".\"b\""), "{sql}");
+        let column = FenceTable::new(Dialect::Postgres, "t")
+            .unwrap()
+            .column("x$fence$y")
+            .unwrap();
+        assert!(
+            column.install().contains("AS $_fence$"),
+            "{}",
+            column.install()
+        );
         for bad in ["", "a.", ".a", "a\nb", &"x".repeat(64)] {
             assert!(FenceTable::new(Dialect::Postgres, bad).is_err(), "{bad:?}");
         }

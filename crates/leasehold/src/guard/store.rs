@@ -37,7 +37,7 @@ pub trait GuardedStore: Debug + Send + Sync + 'static {
 ///     Fenced::Written { version } => println!("version {version}"),
 ///     Fenced::Refused { highest } => println!("too late: {highest} has written"),
 /// }
-/// # leasehold::Result::Ok(()) });
+/// # Ok::<(), leasehold::Error>(()) });
 /// # fn tokio_test(work: impl Future<Output = leasehold::Result<()>>) {
 /// #     tokio::runtime::Runtime::new().unwrap().block_on(work).unwrap();
 /// # }

@@ -72,7 +72,8 @@ impl Gate {
             }
             Kept::AsRecord(store) => {
                 let record = store.read(&self.name).await?;
-                let Some(record) = record else {
+                // An operator opens it by emptying the record.
+                let Some(record) = record.filter(|record| !record.value.is_empty()) else {
                     return Ok(None);
                 };
                 Shut::read(&record.value)

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use leasehold::{ErrorKind, Locks, Released};
+use nix::sys::signal::Signal;
 
+use super::child::{self, Victim};
 use super::place::Place;
 
 /// Tasks that each want two or three of six locks, in any order: they must all get on, and never two into one.
@@ -151,4 +153,29 @@ pub(crate) async fn circles_are_reported(place: Arc<Place>) {
         task.await.unwrap();
     }
     assert_eq!(locks.deadlocks("circle/").await.unwrap(), []);
+}
+
+/// Processes that hold some of the locks are killed and stopped; nobody is kept out for longer than their TTL.
+pub(crate) async fn killed_at_random_leaves_no_half(place: Arc<Place>) {
+    let Some(url) = place.address() else { return };
+    let locks = place.connect().await;
+    let wait = Duration::from_secs(60);
+    let mut victims: Vec<_> = (0..3).map(|_| Victim::start(&url, "all")).collect();
+    for round in 0..8 {
+        tokio::time::sleep(Duration::from_millis(fastrand::u64(50..300))).await;
+        let nth = round % victims.len();
+        victims[nth].signal(Signal::SIGSTOP);
+        child::take_some(&locks, wait).await.unwrap();
+        if round % 2 == 0 {
+            victims[nth].signal(Signal::SIGCONT);
+        } else {
+            victims[nth] = Victim::start(&url, "all");
+        }
+        child::take_some(&locks, wait).await.unwrap();
+    }
+    drop(victims);
+    let names = (0..5).map(|nth| format!("killed/{nth}"));
+    let all = locks.all(names).wait(wait).acquire().await.unwrap();
+    assert_eq!(all.release().await.unwrap(), Released::Yes);
+    nothing_is_held(&locks, "killed/").await;
 }

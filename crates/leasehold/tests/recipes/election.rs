@@ -9,6 +9,7 @@ use leasehold::Released;
 use leasehold::recipe::Standing;
 
 use super::place::Place;
+use super::support::redis_server::RedisServer;
 
 const TTL: Duration = Duration::from_secs(2);
 
@@ -111,4 +112,32 @@ pub(crate) async fn a_leader_that_loses_stands_again(place: Arc<Place>) {
         assert!(matches!(election.next().await.unwrap(), Standing::Lost(_)));
         assert!(!lease.is_valid());
     }
+}
+
+/// A server of its own, since it is killed.
+pub(crate) async fn the_engine_goes_away_and_comes_back() {
+    let server = RedisServer::start();
+    let locks = leasehold::Locks::connect(server.url()).await.unwrap();
+    let mut election = locks
+        .lock("away")
+        .ttl(Duration::from_secs(1))
+        .elect()
+        .unwrap();
+    let Standing::Leading(lease) = election.next().await.unwrap() else {
+        panic!("nobody else stands");
+    };
+    let term = lease.token();
+    server.kill();
+    assert!(matches!(election.next().await.unwrap(), Standing::Lost(_)));
+    let error = election.next().await.unwrap_err();
+    assert_eq!(error.kind(), leasehold::ErrorKind::Unreachable, "{error}");
+    server.revive();
+    let next = loop {
+        match election.next().await {
+            Ok(Standing::Leading(lease)) => break lease.token(),
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => assert_eq!(error.kind(), leasehold::ErrorKind::Unreachable, "{error}"),
+        }
+    };
+    assert!(next > term);
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use leasehold::ErrorKind;
 
+use super::child::Victim;
 use super::place::Place;
 
 const WAIT: Duration = Duration::from_secs(60);
@@ -81,4 +82,23 @@ pub(crate) async fn the_dead_do_not_count(place: Arc<Place>) {
         locks.barrier("dead", 0).unwrap_err().kind(),
         ErrorKind::InvalidConfig
     );
+}
+
+pub(crate) async fn a_killed_party_does_not_count(place: Arc<Place>) {
+    let Some(url) = place.address() else { return };
+    let locks = place.connect().await;
+    let made = Place::with_store(&locks, locks.barrier("killed-party", 2));
+    let Some(barrier) = made else { return };
+    let victim = Victim::start(&url, "killed-party");
+    while locks.list("killed-party").await.unwrap().is_empty() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    drop(victim);
+    while !locks.list("killed-party").await.unwrap().is_empty() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let alone = barrier.pass(Duration::from_millis(300)).await.unwrap_err();
+    assert_eq!(alone.kind(), ErrorKind::TimedOut);
+    let (one, two) = tokio::join!(barrier.pass(WAIT), barrier.pass(WAIT));
+    assert_eq!((one.unwrap(), two.unwrap()), (0, 0));
 }

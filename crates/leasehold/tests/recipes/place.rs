@@ -5,7 +5,10 @@ use std::sync::Arc;
 use leasehold::{ErrorKind, Locks, Result};
 
 use super::support::deployment::Deployment;
+use super::support::etcd_cluster::EtcdCluster;
+use super::support::postgres_server::PostgresServer;
 use super::support::redis_server::RedisServer;
+use super::support::zookeeper_cluster::ZooKeeperCluster;
 
 pub(crate) struct Place {
     url: String,
@@ -22,11 +25,19 @@ pub(crate) async fn all() -> Vec<Arc<Place>> {
     let redis = RedisServer::start();
     let redlock = Deployment::start(5);
     redlock.has_stood_a_while();
+    let etcd = EtcdCluster::start(1);
+    let zookeeper = ZooKeeperCluster::start(1);
+    let zookeeper_url = format!("{}?session_timeout=3s&timeout=10s", zookeeper.url());
+    let postgres = PostgresServer::start();
+    let postgres_url = format!("{}?pool=4&timeout=20s&connect_timeout=20s", postgres.url());
     vec![
         Place::of("memory:".to_owned(), ()).await,
         Place::of(file, folder).await,
         Place::of(redis.url(), redis).await,
         Place::of(redlock.url(), redlock).await,
+        Place::of(etcd.url(), etcd).await,
+        Place::of(zookeeper_url, zookeeper).await,
+        Place::of(postgres_url, postgres).await,
     ]
 }
 
@@ -45,6 +56,11 @@ impl Place {
 
     pub(crate) fn scheme(&self) -> &str {
         self.url.split(':').next().unwrap()
+    }
+
+    /// What leads other processes here, if anything does.
+    pub(crate) fn address(&self) -> Option<String> {
+        self.shared.is_none().then(|| self.url.clone())
     }
 
     /// A client of its own.

@@ -6,8 +6,14 @@ pub mod bent_clock;
 #[cfg(feature = "conformance")]
 pub mod crowd;
 pub mod deployment;
+pub mod etcd_cluster;
+#[cfg(feature = "postgres")]
+pub mod pgbouncer;
+#[cfg(feature = "postgres")]
+pub mod postgres_server;
 pub mod proxy;
 pub mod redis_server;
+pub mod zookeeper_cluster;
 
 use std::net::TcpListener;
 

@@ -3,6 +3,7 @@
 use console::Style;
 use serde::Serialize;
 
+use super::counter::Counter;
 use super::cycle::Cycle;
 use super::handoff::{Handoff, Handoffs};
 use super::parallel::Parallel;
@@ -17,6 +18,8 @@ pub(super) struct Report {
     pub(super) cycle: Cycle,
     pub(super) parallel: Parallel,
     pub(super) handoff: Handoff,
+    /// For engines that keep guarded records.
+    pub(super) counter: Option<Counter>,
 }
 
 impl Report {
@@ -91,6 +94,17 @@ impl Report {
             String::new(),
         ];
         lines.extend(table.lines(usize::MAX));
+        if let Some(counter) = &self.counter {
+            lines.push(String::new());
+            lines.push(format!(
+                "one counter, {} writers: {:.0} optimistic updates/s with {} tries each, {:.0}/s under a lock, {} lost",
+                counter.writers,
+                counter.optimistic_per_s,
+                counter.tries_per_update,
+                counter.locked_per_s,
+                counter.lost,
+            ));
+        }
         lines.join("\n")
     }
 }
