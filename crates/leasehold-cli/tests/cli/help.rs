@@ -2,7 +2,7 @@
 
 use super::place::Place;
 
-const COMMANDS: [&str; 12] = [
+const COMMANDS: [&str; 17] = [
     "run",
     "acquire",
     "renew",
@@ -11,6 +11,11 @@ const COMMANDS: [&str; 12] = [
     "list",
     "watch",
     "break",
+    "elect",
+    "ask",
+    "ids",
+    "store",
+    "fence",
     "bench",
     "schema",
     "completions",
