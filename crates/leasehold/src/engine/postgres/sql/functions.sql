@@ -145,6 +145,7 @@ DECLARE
   v_other integer;
   v_held_mode integer;
   v_waits boolean := true;
+  v_handed_over integer;
 BEGIN
   PERFORM leasehold.take_turn(v_stripe, p_patience);
   PERFORM leasehold.durably();
@@ -182,7 +183,7 @@ BEGIN
       ON CONFLICT (name, claim) DO UPDATE SET listener = excluded.listener, number = excluded.number, ttl = excluded.ttl
       WHERE (w.listener, w.number, w.ttl) IS DISTINCT FROM (excluded.listener, excluded.number, excluded.ttl);
     END IF;
-    PERFORM leasehold.admit(p_name, v_stripe, v_now, p_claim, NULL);
+    v_handed_over := leasehold.admit(p_name, v_stripe, v_now, p_claim, NULL);
     SELECT h.token INTO token FROM leasehold.holders h WHERE h.name = p_name AND h.claim = p_claim;
     IF FOUND THEN
       outcome := 'granted';
@@ -195,6 +196,10 @@ BEGIN
     v_waits := p_listener IS NOT NULL OR rank > 0 OR NOT (holders = 0
       OR (p_mode <> 0 AND v_held_mode = p_mode AND (p_mode = -1 OR holders < p_mode)));
     IF v_waits THEN
+      -- A place in the queue need not outlive a crash.
+      IF v_handed_over = 0 THEN
+        PERFORM set_config('synchronous_commit', 'off', true);
+      END IF;
       outcome := 'held';
       RETURN;
     END IF;
