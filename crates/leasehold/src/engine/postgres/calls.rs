@@ -7,7 +7,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::failure;
-use super::server::Call;
+use super::server::{Call, cell};
 use crate::claim::{Claim, ClaimId, Mode};
 use crate::error::{Error, ErrorKind, Result};
 use crate::token::FencingToken;
@@ -35,7 +35,7 @@ impl Calls {
         };
         Self {
             acquire: call(
-                "SELECT outcome, token, now_us, left_ms, rank, holders \
+                "SELECT outcome, token, now_us, left_ms, rank, holders, $2 \
                  FROM leasehold.acquire($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
                 &[
                     Type::TEXT,
@@ -56,7 +56,7 @@ impl Calls {
                 &[Type::TEXT, Type::BYTEA, Type::INT8],
             ),
             renew: call(
-                "SELECT nth, token FROM leasehold.renew($1, $2, $3, $4)",
+                "SELECT nth, token, ($2)[nth] FROM leasehold.renew($1, $2, $3, $4)",
                 &[
                     Type::TEXT_ARRAY,
                     Type::BYTEA_ARRAY,
@@ -117,21 +117,22 @@ pub(crate) enum Outcome {
 impl Outcome {
     pub(crate) fn read(rows: &[Row], claim: &Claim) -> Result<Self> {
         let row = rows.first().ok_or_else(|| failure::nonsense("no row"))?;
-        let number = |column| row.get::<_, Option<i64>>(column).unwrap_or(0);
-        let now = number(2).unsigned_abs();
-        match row.get::<_, &str>(0) {
+        check_signature(row, 6, &claim.id)?;
+        let number = |column| Ok::<_, Error>(cell::<Option<i64>>(row, column)?.unwrap_or(0));
+        let now = number(2)?.unsigned_abs();
+        match cell(row, 0)? {
             "granted" => Ok(Outcome::Granted {
-                token: token(number(1))?,
+                token: token(number(1)?)?,
                 now,
             }),
             "held" => Ok(Outcome::Held {
                 now,
-                left: Duration::from_millis(u64::try_from(number(3)).unwrap_or(0)),
-                rank: usize::try_from(number(4)).unwrap_or(0),
-                holders: usize::try_from(number(5)).unwrap_or(0),
+                left: Duration::from_millis(u64::try_from(number(3)?).unwrap_or(0)),
+                rank: usize::try_from(number(4)?).unwrap_or(0),
+                holders: usize::try_from(number(5)?).unwrap_or(0),
             }),
             "mismatch" => {
-                let of = u32::try_from(number(1)).unwrap_or(0);
+                let of = u32::try_from(number(1)?).unwrap_or(0);
                 claim.mode.agrees_with(Mode::Permit { of })?;
                 Err(failure::nonsense("mismatch"))
             }
@@ -155,6 +156,14 @@ pub(crate) fn token(number: i64) -> Result<FencingToken> {
 /// What is kept of a claim id: who reads it can do nothing with it.
 pub(crate) fn signature(id: &ClaimId) -> Vec<u8> {
     Sha256::digest(id.as_bytes()).to_vec()
+}
+
+/// An answer must be to what was asked: a pooler that mixes them up must not give the lock to two.
+pub(crate) fn check_signature(row: &Row, column: usize, id: &ClaimId) -> Result<()> {
+    match cell::<Vec<u8>>(row, column)? == signature(id) {
+        true => Ok(()),
+        false => Err(failure::nonsense("the answer to another claim")),
+    }
 }
 
 pub(crate) fn mode_number(mode: Mode) -> i32 {

@@ -17,6 +17,7 @@ use tokio_postgres::types::Type;
 use tokio_postgres::{AsyncMessage, Client};
 
 use super::failure;
+use super::server::cell;
 use super::settings::Settings;
 use super::tls;
 use crate::backoff::Backoff;
@@ -105,9 +106,13 @@ impl Ears {
         &self.id
     }
 
+    /// Whether it asks, since no messages come.
+    pub(crate) fn polls(&self) -> bool {
+        self.polls.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn warning(&self) -> Option<String> {
-        let polls = self.polls.load(Ordering::Relaxed);
-        polls.then(|| {
+        self.polls().then(|| {
             "no messages come through (a pooler in transaction mode?): waiters are served by asking instead, some tens of \
              milliseconds later; with ?listen=host:port of the server itself they hear at once"
                 .to_owned()
@@ -215,7 +220,9 @@ impl Session {
         self.client.batch_execute(&listen).await?;
         let lock = "SELECT pg_try_advisory_lock(hashtextextended($1, 0))";
         let rows = self.client.query_typed(lock, &[(&id, Type::TEXT)]).await?;
-        Ok(rows.first().is_some_and(|row| row.get(0)))
+        Ok(rows
+            .first()
+            .is_some_and(|row| row.try_get(0).unwrap_or(false)))
     }
 }
 
@@ -300,7 +307,7 @@ impl Listener {
                 if std::mem::take(&mut is_first) {
                     ears.waiters.ring_all();
                 }
-                ears.polls.load(Ordering::Relaxed)
+                ears.polls()
             };
             let pause = match polls {
                 true => Duration::from_millis(fastrand::u64(POLL.0..=POLL.1)),
@@ -346,7 +353,7 @@ impl Listener {
         let Some(ears) = self.ears.upgrade() else {
             return Ok(session);
         };
-        if !ears.polls.load(Ordering::Relaxed) {
+        if !ears.polls() {
             let listening = session.listen(&ears.id);
             let listening = tokio::time::timeout(self.settings.timeout, listening).await;
             session.is_own = listening
@@ -357,7 +364,7 @@ impl Listener {
     }
 
     async fn beat(&self, ears: &Ears, client: &Client, is_own: bool, beat: &str) -> Result<()> {
-        let alive = match ears.polls.load(Ordering::Relaxed) {
+        let alive = match ears.polls() {
             true => ALIVE_POLLING,
             false => ALIVE,
         };
@@ -377,19 +384,19 @@ impl Listener {
             .await;
         let rows = rows.map_err(failure::of_call)?;
         let first = rows.first().ok_or_else(|| failure::nonsense("no row"))?;
-        let now = first.get::<_, i64>(1).unsigned_abs();
+        let now = cell::<i64>(first, 1)?.unsigned_abs();
         ears.clock.synchronize(sent, now);
         // A little less, so that what is put into a queue on the strength of it is in time.
         ears.report
             .send_replace(Report::AliveUntil(sent + alive * 3 / 4));
         let found = rows.iter().filter_map(|row| {
-            let number = row.get::<_, Option<i64>>(2)?.unsigned_abs();
-            let time = Duration::from_millis(row.get::<_, i64>(4).unsigned_abs());
-            let what = match row.get::<_, Option<i64>>(3) {
+            let number = cell::<Option<i64>>(row, 2).ok()??.unsigned_abs();
+            let time = Duration::from_millis(cell::<i64>(row, 4).ok()?.unsigned_abs());
+            let what = match cell::<Option<i64>>(row, 3).ok()? {
                 Some(token) => Heard::Granted(HandedOver {
                     token: FencingToken::new(token.unsigned_abs())?,
                     offer: time,
-                    granted_at: row.get::<_, i64>(5).unsigned_abs(),
+                    granted_at: cell::<i64>(row, 5).ok()?.unsigned_abs(),
                 }),
                 None => Heard::LookAfter(time),
             };
@@ -397,7 +404,7 @@ impl Listener {
         });
         ears.find(now, found.collect());
         // Whoever counted as dead may have been passed over.
-        if !first.get::<_, bool>(0) {
+        if !cell::<bool>(first, 0)? {
             ears.waiters.ring_all();
         }
         Ok(())

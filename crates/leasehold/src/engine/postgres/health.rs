@@ -6,6 +6,7 @@ use tokio_postgres::config::Host;
 use tokio_postgres::tls::MakeTlsConnect;
 
 use super::failure::{self, read_only, unfit};
+use super::server::cell;
 use super::settings::{Pooler, Settings, invalid};
 use super::tls;
 use crate::error::{Error, ErrorKind, Result};
@@ -30,38 +31,36 @@ pub(crate) async fn check(settings: &Settings) -> Result<Found> {
     let asked = tokio::time::timeout(settings.connect_timeout, ask(settings)).await;
     let (rows, port) = asked.map_err(|_| failure::no_connection_in_time())??;
     let row = rows.first().ok_or_else(|| failure::nonsense("no row"))?;
-    let version: i32 = row.get(0);
+    let version: i32 = cell(row, 0)?;
     if version < OLDEST {
         return Err(
             unfit(format!("the server is PostgreSQL {}", version / 10_000))
                 .advise("use 13 or newer"),
         );
     }
-    let encoding: String = row.get(1);
+    let encoding: String = cell(row, 1)?;
     if encoding != "UTF8" {
         return Err(unfit(format!("the database is encoded as {encoding}"))
             .advise("use a database whose encoding is UTF8"));
     }
-    if row.get(2) {
+    if cell(row, 2)? {
         return Err(read_only());
     }
     let mut warnings = Vec::new();
-    if row.get::<_, String>(3) == "off" {
+    if cell::<String>(row, 3)? == "off" {
         warnings.push(
             "the server does not wait for its disk (fsync is off): a power cut can lose a lock that was granted, or all"
                 .to_owned(),
         );
     }
-    let standbys: i64 = row.get(5);
-    if standbys > 0 && row.get::<_, String>(4).is_empty() {
+    let standbys: i64 = cell(row, 5)?;
+    if standbys > 0 && cell::<String>(row, 4)?.is_empty() {
         warnings.push(format!(
             "the server has {standbys} standby(s) that may lag: a failover can lose a lock that was just granted; set \
              synchronous_standby_names, or check the fencing token"
         ));
     }
-    let seen = row
-        .get::<_, Option<i32>>(6)
-        .and_then(|port| u16::try_from(port).ok());
+    let seen = cell::<Option<i32>>(row, 6)?.and_then(|port| u16::try_from(port).ok());
     let pooled = match settings.pooler {
         Pooler::Unknown => seen.is_none() || seen != port,
         Pooler::Transaction => true,

@@ -32,7 +32,7 @@ use async_trait::async_trait;
 
 use self::calls::{Calls, Outcome, millis, mode_number, signature};
 use self::ears::Ears;
-use self::server::{Answer, Lane, Server};
+use self::server::{Answer, Lane, Server, cell};
 pub use self::settings::DEFAULT_SCHEMA;
 use self::settings::Settings;
 use crate::claim::{Claim, Ttl};
@@ -222,7 +222,7 @@ fn released(answer: &Answer) -> Result<Released> {
         .rows
         .first()
         .ok_or_else(|| failure::nonsense("no row"))?;
-    Ok(match row.get(0) {
+    Ok(match cell(row, 0)? {
         true => Released::Yes,
         false => Released::WasNotHeld,
     })
@@ -286,6 +286,8 @@ impl Engine for Postgres {
         let mut news = bell.heard().await;
         loop {
             match news.pop() {
+                // Heard of late, it is taken for its whole TTL before it is relied on.
+                Some(Heard::Granted(_)) if ears.polls() => return Ok(Wake::Retry),
                 Some(Heard::Granted(handed_over)) => {
                     let now = Clock::machine().now();
                     let valid_until = ears.clock.valid_until(&handed_over, now, Ttl::validity);
@@ -334,16 +336,20 @@ impl Engine for Postgres {
             .iter()
             .map(|_| Ok(Renewal::Lost(LossReason::Gone)))
             .collect();
-        for row in rows {
-            let nth = usize::try_from(row.get::<_, i64>(0) - 1).unwrap_or(usize::MAX);
+        for row in &rows {
+            let nth = cell::<i64>(row, 0).ok();
+            let nth = nth.and_then(|nth| usize::try_from(nth - 1).ok());
+            let nth = nth.unwrap_or(usize::MAX);
             let (Some(renewal), Some(Renew { claim, .. })) = (renewals.get_mut(nth), held.get(nth))
             else {
-                continue;
+                return held.iter().map(|_| Err(failure::nonsense("row"))).collect();
             };
-            *renewal = calls::token(row.get(1)).map(|token| {
-                let valid_until = sent + claim.ttl.validity();
-                Renewal::Renewed(Grant { token, valid_until })
-            });
+            *renewal = calls::check_signature(row, 2, &claim.id)
+                .and_then(|()| calls::token(cell(row, 1)?))
+                .map(|token| {
+                    let valid_until = sent + claim.ttl.validity();
+                    Renewal::Renewed(Grant { token, valid_until })
+                });
         }
         renewals
     }

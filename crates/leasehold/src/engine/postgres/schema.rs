@@ -5,7 +5,7 @@ use std::fmt::Write;
 use tokio_postgres::error::SqlState;
 
 use super::failure;
-use super::server::{Lane, Server};
+use super::server::{Lane, Server, cell};
 use super::settings::{DEFAULT_SCHEMA, check_schema};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -56,7 +56,7 @@ pub(crate) async fn ensure(server: &Server) -> Result<()> {
 async fn found(server: &Server) -> Result<Option<i32>> {
     let query = format!("SELECT version FROM {}.layout", server.quoted_schema());
     match server.ask(Lane::Begin, &query).await? {
-        Ok(rows) => Ok(rows.first().map(|row| row.get(0))),
+        Ok(rows) => rows.first().map(|row| cell(row, 0)).transpose(),
         Err(cause)
             if cause.code().is_some_and(|code| {
                 *code == SqlState::UNDEFINED_TABLE || *code == SqlState::INVALID_SCHEMA_NAME

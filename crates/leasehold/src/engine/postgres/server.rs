@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime, Timeouts};
-use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::types::{FromSql, ToSql, Type};
 use tokio_postgres::{Error as Cause, Row};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
@@ -130,13 +130,17 @@ impl Server {
             };
             self.sent.fetch_add(1, Ordering::Relaxed);
             let sent = Clock::machine().now();
+            let connection = InUse(Some(connection));
             let prepared = self.prepares.load(Ordering::Relaxed);
-            let asked = query(&connection, call, parameters, prepared);
+            let asked = query(connection.get()?, call, parameters, prepared);
             let limit = self.settings.timeout + GRACE;
             let Ok(answer) = tokio::time::timeout(limit, asked).await else {
-                self.discard(connection);
+                if let Some(connection) = connection.done() {
+                    self.discard(connection);
+                }
                 return Err(failure::no_answer_in_time());
             };
+            let connection = connection.done();
             let cause = match answer {
                 Ok(rows) => return Ok(Answer { rows, sent, doubt }),
                 Err(cause) => cause,
@@ -148,11 +152,11 @@ impl Server {
                 }
                 Remedy::Unprepare if prepared => {
                     self.stop_preparing();
-                    drop(Object::take(connection));
+                    drop(connection.map(Object::take));
                 }
                 Remedy::Reconnect if reconnected < 2 => {
                     reconnected += 1;
-                    drop(Object::take(connection));
+                    drop(connection.map(Object::take));
                     doubt = Some(failure::of_call(cause));
                 }
                 _ => return Err(failure::of_call(cause)),
@@ -210,6 +214,32 @@ impl Server {
             let _ = tokio::time::timeout(patience, cancel.cancel_query(tls)).await;
         });
     }
+}
+
+/// A connection that is waited on. Dropped before the answer is there, it is closed: a pooler could give what is asked next the
+/// answer to what was asked before.
+struct InUse(Option<Object>);
+
+impl InUse {
+    fn get(&self) -> Result<&Object> {
+        self.0.as_ref().ok_or_else(failure::no_answer_in_time)
+    }
+
+    fn done(mut self) -> Option<Object> {
+        self.0.take()
+    }
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        drop(self.0.take().map(Object::take));
+    }
+}
+
+/// One cell of an answer.
+pub(crate) fn cell<'a, T: FromSql<'a>>(row: &'a Row, column: usize) -> Result<T> {
+    row.try_get(column)
+        .map_err(|cause| failure::nonsense(&cause.to_string()))
 }
 
 async fn query(

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio_postgres::Row;
 
 use super::calls::{Calls, mode, token};
-use super::server::{Lane, Server};
+use super::server::{Lane, Server, cell};
 use crate::claim::Claimant;
 use crate::engine::{HolderInfo, LockInfo, Query, WaiterInfo};
 use crate::error::Result;
@@ -35,21 +35,21 @@ pub(crate) async fn inspect(
     let mut locks = Locks::default();
     for row in &holders {
         let holder = HolderInfo {
-            claimant: claimant(row),
-            reason: row.get(4),
-            mode: mode(row.get(5)),
-            held_for: micros(row, 6),
-            time_left: micros(row, 7),
-            token: token(row.get(8))?,
+            claimant: claimant(row)?,
+            reason: cell(row, 4)?,
+            mode: mode(cell(row, 5)?),
+            held_for: micros(row, 6)?,
+            time_left: micros(row, 7)?,
+            token: token(cell(row, 8)?)?,
         };
         locks.named(row)?.holders.push(holder);
     }
     for row in &waiters {
         let waiter = WaiterInfo {
-            claimant: claimant(row),
-            reason: row.get(4),
-            mode: mode(row.get(5)),
-            waited_for: micros(row, 6),
+            claimant: claimant(row)?,
+            reason: cell(row, 4)?,
+            mode: mode(cell(row, 5)?),
+            waited_for: micros(row, 6)?,
         };
         locks.named(row)?.waiters.push(waiter);
     }
@@ -61,7 +61,7 @@ struct Locks(std::collections::BTreeMap<LockName, LockInfo>);
 
 impl Locks {
     fn named(&mut self, row: &Row) -> Result<&mut LockInfo> {
-        let name = LockName::new(row.get::<_, &str>(0))?;
+        let name = LockName::new(cell::<&str>(row, 0)?)?;
         Ok(self.0.entry(name.clone()).or_insert(LockInfo {
             name,
             holders: Vec::new(),
@@ -70,14 +70,15 @@ impl Locks {
     }
 }
 
-fn claimant(row: &Row) -> Claimant {
-    Claimant {
-        owner: row.get(1),
-        host: row.get(2),
-        pid: u32::try_from(row.get::<_, i64>(3)).unwrap_or(0),
-    }
+fn claimant(row: &Row) -> Result<Claimant> {
+    Ok(Claimant {
+        owner: cell(row, 1)?,
+        host: cell(row, 2)?,
+        pid: u32::try_from(cell::<i64>(row, 3)?).unwrap_or(0),
+    })
 }
 
-fn micros(row: &Row, column: usize) -> Duration {
-    Duration::from_micros(u64::try_from(row.get::<_, i64>(column)).unwrap_or(0))
+fn micros(row: &Row, column: usize) -> Result<Duration> {
+    let micros = u64::try_from(cell::<i64>(row, column)?).unwrap_or(0);
+    Ok(Duration::from_micros(micros))
 }
