@@ -24,6 +24,9 @@ use crate::observe;
 /// No single request is larger, so that one batch cannot hold up an engine for long.
 const LARGEST_BATCH: usize = 1_000;
 
+/// When a hand-over is confirmed at the latest.
+const CONFIRM: Duration = Duration::from_millis(20);
+
 /// What the renewer is asked to do.
 #[derive(Debug)]
 enum Errand {
@@ -211,7 +214,13 @@ impl Renewer {
         match errand {
             Errand::Keep(hold) => {
                 let span = hold.validity_left(hold.acquired);
-                let renew_at = hold.acquired + span / 3;
+                // A promise much shorter than the TTL is a hand-over that is to be confirmed soon: not at once, since
+                // many a lock is held for less.
+                let first = match span < hold.claim.ttl.get() / 2 {
+                    true => (span / 3).min(CONFIRM),
+                    false => span / 3,
+                };
+                let renew_at = hold.acquired + first;
                 let plan = Plan {
                     span,
                     renew_at,
