@@ -17,6 +17,9 @@ need redis-server redis-server
 need java default-jre-headless
 need etcd etcd-server
 need etcdctl etcd-client
+ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || missing+=(postgresql)
+need psql postgresql-client
+PATH="$PATH:/usr/sbin" need pgbouncer pgbouncer
 need python3 python3
 python3 -c 'import ensurepip, venv' >/dev/null 2>&1 || missing+=(python3-venv)
 need node nodejs

@@ -133,6 +133,8 @@ pub(crate) enum Command {
     Bench(Deferred<BenchArgs>),
     #[command(hide = true)]
     BenchWorker(Deferred<BenchWorkerArgs>),
+    /// Print the SQL that makes an engine's tables
+    Schema(Deferred<SchemaArgs>),
     /// Print a completion script for a shell
     Completions(Deferred<CompletionsArgs>),
     /// Print the man page, or write all of them to a folder
@@ -468,6 +470,29 @@ pub(crate) struct BenchWorkerArgs {
 pub(crate) struct CompletionsArgs {
     /// The shell
     pub(crate) shell: Shell,
+}
+
+/// Print the SQL that makes an engine's tables
+///
+/// For a database where the user of the URL may not make them. To run it again does no harm, and brings older tables up to date.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  leasehold schema postgres | psql mydb
+  leasehold schema postgres --schema locks > locks.sql")]
+pub(crate) struct SchemaArgs {
+    /// The engine
+    pub(crate) engine: SqlEngine,
+
+    /// The schema that they are to be in: the same as ?schema= in the URL
+    #[arg(long, value_name = "NAME")]
+    pub(crate) schema: Option<String>,
+}
+
+/// An engine whose tables can be made beforehand.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+pub(crate) enum SqlEngine {
+    /// PostgreSQL
+    Postgres,
 }
 
 /// Print the man page, or write all of them to a folder

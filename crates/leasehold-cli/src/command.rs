@@ -18,6 +18,7 @@ mod man;
 mod release;
 mod renew;
 mod run;
+mod schema;
 mod show;
 mod store;
 mod watch;
@@ -64,6 +65,7 @@ pub(crate) fn execute(cli: Cli) -> Outcome {
         Command::Fence(Deferred(args)) => block_on(fence::fence(context, args)),
         Command::Bench(Deferred(args)) => bench::bench(context, args),
         Command::BenchWorker(Deferred(args)) => bench::worker::main(context, args),
+        Command::Schema(Deferred(args)) => schema::schema(args),
         Command::Completions(Deferred(args)) => completions::completions(args),
         Command::Man(Deferred(args)) => man::man(args),
     }

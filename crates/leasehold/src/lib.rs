@@ -67,6 +67,8 @@ mod pages {
     mod redis {}
     #[doc = include_str!("../../../docs/engines/redlock.md")]
     mod redlock {}
+    #[doc = include_str!("../../../docs/engines/postgres.md")]
+    mod postgres {}
     #[doc = include_str!("../../../docs/engines/etcd.md")]
     mod etcd {}
     #[doc = include_str!("../../../docs/engines/zookeeper.md")]

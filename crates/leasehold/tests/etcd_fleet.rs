@@ -94,12 +94,15 @@ async fn a_file_by_both() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("lines");
     std::fs::write(&file, "").unwrap();
-    let script = format!(
+    let script = folder.path().join("add.sh");
+    let lines = format!(
         "x=$(cat {0}); sleep 0.01; echo \"$x t\" > {0}",
         file.display()
     );
+    std::fs::write(&script, lines).unwrap();
     let contend = |cluster: &EtcdCluster| {
-        let arguments = ["lock", "jobs/report", "sh", "-c", &script];
+        let script = script.display().to_string();
+        let arguments = ["lock", "jobs/report", "sh", &script];
         let mut command = cluster.etcdctl_command(&cluster.host(0), &arguments);
         command.stdout(Stdio::null());
         command

@@ -25,7 +25,7 @@ const ROUNDS: usize = 40;
 
 /// A client of another package.
 enum Other {
-    Kazoo(Script),
+    Kazoo(Box<Script>),
     Recipe(Recipe),
 }
 
@@ -90,7 +90,7 @@ impl Fleet {
         program.args([&self.servers.hosts(), kind, PATH]);
         let mut kazoo = Script::start(program);
         assert!(kazoo.ask("ping").await);
-        Other::Kazoo(kazoo)
+        Other::Kazoo(Box::new(kazoo))
     }
 
     async fn until_waiting(&self, count: usize) {

@@ -49,7 +49,7 @@ async fn a_release_wakes_one_of_a_thousand_waiters() {
 #[tokio::test(flavor = "multi_thread")]
 async fn many_at_once_leave_nothing_behind() {
     // Empty containers are looked for each second instead of each minute.
-    let cluster = ZooKeeperCluster::with(1, "znode.container.checkIntervalMs=1000");
+    let cluster = ZooKeeperCluster::with(1, "-Dznode.container.checkIntervalMs=1000");
     let url = format!("{}?session_timeout=4s&timeout=30s", cluster.url());
     let locks = Locks::connect(&url).await.unwrap();
     let nodes = cluster.nodes[0].count("znode_count");

@@ -2,7 +2,7 @@
 
 use super::place::Place;
 
-const COMMANDS: [&str; 16] = [
+const COMMANDS: [&str; 17] = [
     "run",
     "acquire",
     "renew",
@@ -17,6 +17,7 @@ const COMMANDS: [&str; 16] = [
     "store",
     "fence",
     "bench",
+    "schema",
     "completions",
     "man",
 ];

@@ -19,6 +19,7 @@ mod output;
 mod place;
 mod redis;
 mod revoke;
+mod schema;
 mod scripts;
 mod signals;
 mod store;

@@ -32,6 +32,15 @@ fn slack(able: &Capabilities) -> Duration {
     }
 }
 
+/// How long until the next one dies. Where a dead waiter keeps its place for as long as a session, most must live longer than
+/// that, or nobody ever comes in.
+fn until_the_next_kill(able: &Capabilities) -> Duration {
+    ms(match able.expiry {
+        Expiry::Ttl => fastrand::u64(20..=120),
+        Expiry::Session => fastrand::u64(200..=700),
+    })
+}
+
 /// For how long, if the environment says so.
 pub(super) fn asked_for() -> Option<Duration> {
     let seconds = std::env::var("LEASEHOLD_TORTURE_SECONDS").ok()?;
@@ -65,6 +74,7 @@ pub(super) async fn processes_killed_at_random_break_nothing(ground: Ground) {
 }
 
 async fn torment(ground: &Ground, haunts: &[Haunt; 2], length: Duration) -> Record {
+    let able = ground.engine().await.capabilities();
     let mut record = Record::default();
     let mut victims = Vec::new();
     for _ in 0..PROCESSES {
@@ -73,7 +83,7 @@ async fn torment(ground: &Ground, haunts: &[Haunt; 2], length: Duration) -> Reco
     let end = now() + length;
     // Where nobody was killed inside, nothing has been shown.
     while now() < end || (record.killed_inside() == 0 && now() < end + ground.patience()) {
-        tokio::time::sleep(ms(fastrand::u64(20..=120))).await;
+        tokio::time::sleep(until_the_next_kill(&able)).await;
         let new = Victim::start(ground, haunts).await;
         let nth = fastrand::usize(..PROCESSES);
         let old = std::mem::replace(&mut victims[nth], new);

@@ -44,7 +44,7 @@ impl Kind {
 }
 
 pub(crate) enum Other {
-    Script(Script),
+    Script(Box<Script>),
     Rslock(super::rslock::Client),
 }
 
@@ -57,7 +57,7 @@ impl Other {
         let ports: Vec<_> = ports.iter().map(u16::to_string).collect();
         program.arg(kind.name()).arg(ports.join(","));
         program.args([name, &ttl.as_secs().to_string()]);
-        Other::Script(Script::start(program))
+        Other::Script(Box::new(Script::start(program)))
     }
 
     /// Gives a command and waits for the answer.

@@ -22,7 +22,7 @@ impl PgBouncer {
             fs::write(&file, settings(server.port, port, size)).unwrap();
             let users = "\"postgres\" \"\"\n";
             fs::write(folder.path().join("users"), users).unwrap();
-            let mut process = as_user("postgres", "pgbouncer")
+            let mut process = as_user("postgres", pgbouncer())
                 .arg("-q")
                 .arg(&file)
                 .current_dir(folder.path())
@@ -87,4 +87,12 @@ fn answers(port: u16, process: &mut Child) -> bool {
         std::thread::sleep(Duration::from_millis(20));
     }
     false
+}
+
+/// Debian keeps it where only an administrator looks.
+fn pgbouncer() -> &'static str {
+    match std::path::Path::new("/usr/sbin/pgbouncer").exists() {
+        true => "/usr/sbin/pgbouncer",
+        false => "pgbouncer",
+    }
 }

@@ -34,7 +34,7 @@ impl ZooKeeperCluster {
         Self::with(nodes, "")
     }
 
-    /// With more lines in each server's configuration.
+    /// With more lines in each server's configuration; those that begin with -D are for Java.
     pub fn with(nodes: usize, more: &str) -> Self {
         assert!(
             Path::new(JAR).exists(),
@@ -64,6 +64,9 @@ impl ZooKeeperCluster {
             let folder = tempfile::tempdir().unwrap();
             let tick = TICK.as_millis();
             let path = folder.path().display();
+            let (java, more): (Vec<_>, Vec<_>) = more.lines().partition(|l| l.starts_with("-D"));
+            std::fs::write(folder.path().join("java"), java.join("\n")).unwrap();
+            let more = more.join("\n");
             let settings = format!(
                 "tickTime={tick}\ninitLimit=100\nsyncLimit=50\ndataDir={path}\nclientPort={port}\n\
                  clientPortAddress=127.0.0.1\nadmin.enableServer=false\n4lw.commands.whitelist=*\n\
@@ -194,10 +197,12 @@ impl Drop for ZooKeeperNode {
 
 fn spawn(folder: &Path) -> Child {
     let log = std::fs::File::create(folder.join("log")).unwrap();
+    let properties = std::fs::read_to_string(folder.join("java")).unwrap();
     Command::new("java")
         .args(["-Xmx128m", "-Xms32m", "-XX:+UseSerialGC"])
         .args(["-XX:TieredStopAtLevel=1", "-XX:CICompilerCount=1"])
         .args(["-Dzookeeper.jmx.log4j.disable=true"])
+        .args(properties.lines())
         .args(["-cp", JAR])
         .arg("org.apache.zookeeper.server.quorum.QuorumPeerMain")
         .arg(folder.join("zoo.cfg"))

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Client;
-use super::cluster::{Refused, Reply};
+use super::cluster::{Haste, Refused, Reply};
 use super::entry;
 use super::failure;
 use super::keys::Span;
@@ -144,7 +144,7 @@ impl Client {
                 false => None,
             }
         };
-        let (reply, kept) = futures_util::join!(self.cluster.txn(txn), fresh);
+        let (reply, kept) = futures_util::join!(self.cluster.txn(txn, Haste::Patient), fresh);
         let reply = self.answer(reply, hold, wait)?;
         Ok(reply.filter(|reply| !reply.succeeded || kept != Some(KeptAlive::Gone)))
     }

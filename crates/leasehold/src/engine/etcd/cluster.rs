@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use prost::Message;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::metadata::{Ascii, MetadataMap, MetadataValue};
@@ -25,6 +25,9 @@ use crate::error::Result;
 /// Between two rounds through all endpoints, so that refused connections do not make us spin.
 const BREATH: Duration = Duration::from_millis(30);
 
+/// So many attempts and looks are under way at a time.
+const AT_A_TIME: usize = 64;
+
 /// No try waits longer for one endpoint, however slow the cluster is.
 const LONGEST_TRY: Duration = Duration::from_secs(2);
 
@@ -37,6 +40,17 @@ pub(crate) struct Cluster {
     timeout: Duration,
     attempt_timeout: Duration,
     sent: AtomicU64,
+    /// Room for attempts and looks: if very many come at once they wait here, and not at the server until they are late.
+    room: Semaphore,
+}
+
+/// Whether a request waits until there is room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Haste {
+    /// Those who try and look do.
+    Patient,
+    /// Renewals and releases do not.
+    Urgent,
 }
 
 /// An answer, and how it came about.
@@ -92,6 +106,7 @@ impl Cluster {
             timeout: settings.timeout,
             attempt_timeout: settings.attempt_timeout,
             sent: AtomicU64::new(0),
+            room: Semaphore::new(AT_A_TIME),
         }
     }
 
@@ -108,6 +123,7 @@ impl Cluster {
         &self,
         path: &'static str,
         question: Q,
+        haste: Haste,
     ) -> Result<Reply<A>, Refused>
     where
         Q: Message + Clone + 'static,
@@ -123,7 +139,7 @@ impl Cluster {
                 Ok(answer.await?.into_inner())
             })
         };
-        self.try_all(&unary).await
+        self.try_all(&unary, haste).await
     }
 
     /// The same where the protocol has a stream of questions and answers.
@@ -148,18 +164,23 @@ impl Cluster {
                 answer.ok_or_else(|| Status::unavailable("the stream ended"))
             })
         };
-        self.try_all(&once).await
+        self.try_all(&once, Haste::Urgent).await
     }
 
     async fn try_all<'a, T>(
         &'a self,
         ask: &(dyn Fn(usize, Duration) -> Trying<'a, T> + Sync),
+        haste: Haste,
     ) -> Result<Reply<T>, Refused> {
         let clock = Clock::machine();
         let deadline = clock.now() + self.timeout;
         let mut in_doubt = false;
         let mut logged_in = false;
         for tries in 1.. {
+            let room = match haste {
+                Haste::Patient => self.room.acquire().await.ok(),
+                Haste::Urgent => None,
+            };
             let member = self.preferred();
             let sent = clock.now();
             self.sent.fetch_add(1, Ordering::Relaxed);
@@ -179,6 +200,7 @@ impl Cluster {
                 Ok(Err(status)) => status,
                 Err(_) => Status::deadline_exceeded("no answer in time"),
             };
+            drop(room);
             match failure::remedy(&status) {
                 Remedy::None => return Err(Refused::Answer(status)),
                 Remedy::LogIn if logged_in || self.login.is_none() => {
@@ -218,7 +240,7 @@ impl Cluster {
             password: password.clone(),
         };
         let reply: Reply<AuthenticateResponse> = self
-            .ask("/etcdserverpb.Auth/Authenticate", question)
+            .ask("/etcdserverpb.Auth/Authenticate", question, Haste::Urgent)
             .await?;
         *self.token() = reply.message.token.parse().ok();
         Ok(())

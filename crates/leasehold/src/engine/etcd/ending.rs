@@ -4,6 +4,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::Client;
+use super::cluster::Haste;
 use super::leases::{Lease, Purpose};
 use super::line;
 use super::places::{Place, Stands};
@@ -63,7 +64,7 @@ impl Client {
             ],
             failure: Vec::new(),
         };
-        let reply = self.cluster.txn(txn).await?.message;
+        let reply = self.cluster.txn(txn, Haste::Urgent).await?.message;
         let line = reply.range(0).map_or(&[][..], |range| &range.kvs);
         let nth = line.iter().position(|entry| entry.key == key);
         let held = nth.is_some_and(|nth| {
@@ -92,7 +93,7 @@ impl Client {
             success: vec![Request::DeleteRange(line::delete(&key)).into()],
             failure: Vec::new(),
         };
-        if self.cluster.txn(txn).await.is_err() {
+        if self.cluster.txn(txn, Haste::Urgent).await.is_err() {
             if let Some(place) = place {
                 self.places.note(place);
             }

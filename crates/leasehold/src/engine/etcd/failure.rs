@@ -31,6 +31,8 @@ pub(crate) fn remedy(status: &Status) -> Remedy {
         Code::ResourceExhausted if said.contains("too many requests") => elsewhere,
         // What the transport says; the server's own have no source.
         Code::Unknown | Code::Internal if status.source().is_some() => elsewhere,
+        // How a member says that it gave up on our behalf.
+        Code::Unknown if said.contains("context ") => elsewhere,
         Code::Unauthenticated => Remedy::LogIn,
         Code::InvalidArgument if said.contains("auth store is old") => Remedy::LogIn,
         _ => Remedy::None,
@@ -71,7 +73,8 @@ pub(crate) fn of_answer(status: Status) -> Error {
         }
         Code::Unimplemented => Error::new(ErrorKind::EngineUnfit, "what answers there is not etcd 3.4 or newer")
             .advise("check the address and the port"),
-        _ => Error::new(ErrorKind::Unexpected, format!("the server says: {said}")),
+        _ => Error::new(ErrorKind::Unexpected, format!("the server says: {said}"))
+            .of_unknown_effect(),
     };
     error.caused_by(status)
 }
@@ -90,7 +93,9 @@ pub(crate) fn unreachable(status: &Status, may_have_happened: bool) -> Error {
         _ if status.message().contains("no leader") => {
             "the cluster has no leader: it has lost its quorum".to_owned()
         }
-        Code::DeadlineExceeded | Code::Cancelled => "no endpoint answered in time".to_owned(),
+        Code::DeadlineExceeded | Code::Cancelled | Code::Unknown => {
+            "no endpoint answered in time".to_owned()
+        }
         _ => format!("no endpoint can be reached: {}", root_cause(status)),
     };
     let error = Error::new(ErrorKind::Unreachable, what)

@@ -190,7 +190,7 @@ impl Leases {
             keys_only: true,
             ..RangeRequest::default()
         };
-        let quorum = self.cluster.range(nothing).await?;
+        let quorum = self.cluster.ask_quorum(nothing).await?;
         if term(&kept.message.header) != term(&quorum.message.header) {
             return Ok(KeptAlive::Doubtful);
         }

@@ -31,6 +31,7 @@ mod rpc;
 mod settings;
 mod shown;
 mod taking;
+mod to_the_end;
 mod waiting;
 mod watching;
 
@@ -46,6 +47,7 @@ use self::leases::Leases;
 use self::places::Places;
 use self::records::Records;
 use self::settings::Settings;
+use self::to_the_end::to_the_end;
 use self::watching::Watching;
 use crate::claim::Claim;
 use crate::engine::overdue::Overdue;
@@ -195,16 +197,10 @@ impl Engine for Etcd {
         self.warnings.clone()
     }
 
-    /// In a task of its own: it is carried out to its end, whoever drops this. So a release that comes after it knows what
-    /// it has to take back.
+    /// It is carried out to its end, whoever drops this. So a release that comes after it knows what it has to take back.
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt> {
         let (client, claim) = (Arc::clone(&self.client), claim.clone());
-        let attempt = tokio::spawn(async move { client.attempt(&claim).await });
-        attempt.await.unwrap_or_else(|cause| {
-            let what = "the attempt was not carried out to its end";
-            let error = Error::new(ErrorKind::Unexpected, what).of_unknown_effect();
-            Err(error.caused_by(cause))
-        })
+        to_the_end(async move { client.attempt(&claim).await }).await
     }
 
     async fn wait(&self, claim: &Claim, _seen: &Contention) -> Result<Wake> {

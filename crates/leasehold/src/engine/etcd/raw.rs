@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::cluster::{Cluster, Reply};
+use super::cluster::{Cluster, Haste, Reply};
 use super::line;
 use super::proto::*;
 use super::settings::Settings;
@@ -94,7 +94,7 @@ impl RawLock for RawCycle {
             success: vec![Request::Put(put).into()],
             failure: Vec::new(),
         };
-        self.cluster.txn(txn).await?;
+        self.cluster.txn(txn, Haste::Patient).await?;
         Ok(())
     }
 
@@ -118,7 +118,10 @@ impl RawLock for RawService {
             name: self.name.clone(),
             lease: self.lease,
         };
-        let reply: Reply<LockResponse> = self.cluster.ask("/v3lockpb.Lock/Lock", ask).await?;
+        let reply: Reply<LockResponse> = self
+            .cluster
+            .ask("/v3lockpb.Lock/Lock", ask, Haste::Urgent)
+            .await?;
         self.key = reply.message.key;
         Ok(())
     }
@@ -127,7 +130,10 @@ impl RawLock for RawService {
         let ask = UnlockRequest {
             key: self.key.clone(),
         };
-        let _: Reply<UnlockResponse> = self.cluster.ask("/v3lockpb.Lock/Unlock", ask).await?;
+        let _: Reply<UnlockResponse> = self
+            .cluster
+            .ask("/v3lockpb.Lock/Unlock", ask, Haste::Urgent)
+            .await?;
         Ok(())
     }
 }

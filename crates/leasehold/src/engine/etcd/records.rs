@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::cluster::Cluster;
+use super::cluster::{Cluster, Haste};
 use super::keys::Keys;
 use super::line::{absent, unchanged};
 use super::proto::{PutRequest, RangeRequest, Request, TxnRequest};
@@ -57,7 +57,7 @@ impl CompareAndSet for Records {
             success: vec![Request::Put(put).into()],
             failure: Vec::new(),
         };
-        let reply = self.cluster.txn(txn).await?;
+        let reply = self.cluster.txn(txn, Haste::Patient).await?;
         Ok(match reply.message.succeeded {
             true => {
                 let revision = reply.message.header.map_or(0, |header| header.revision);

@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use super::Client;
+use super::cluster::Haste;
 use super::entry;
 use super::failure;
 use super::leases::{Lease, Purpose};
@@ -180,7 +181,7 @@ impl Client {
                     .collect(),
                 failure: Vec::new(),
             };
-            (part, self.cluster.txn(txn).await)
+            (part, self.cluster.txn(txn, Haste::Urgent).await)
         });
         let mut entries = Vec::with_capacity(places.len());
         for (part, reply) in join_all(parts).await {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use super::Client;
+use super::cluster::Haste;
 use super::entry::{self, Told};
 use super::line;
 use super::proto::*;
@@ -73,7 +74,7 @@ impl Client {
                 success: part.iter().map(delete).collect(),
                 ..TxnRequest::default()
             };
-            let reply = self.cluster.txn(txn).await?.message;
+            let reply = self.cluster.txn(txn, Haste::Urgent).await?.message;
             broken |= (0..part.len()).any(|nth| reply.deleted(nth) > 0);
         }
         Ok(match broken {

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Client;
+use super::cluster::Haste;
 use super::entry;
 use super::leases::{Lease, Purpose};
 use super::line;
@@ -200,7 +201,7 @@ impl Client {
             success: delete,
             failure: Vec::new(),
         };
-        self.cluster.txn(txn).await?;
+        self.cluster.txn(txn, Haste::Urgent).await?;
         Ok(None)
     }
 }

@@ -316,7 +316,10 @@ impl Locks {
         let paths = watched
             .iter()
             .map(|at| format!("{lock}/{}", line.0[*at].node));
-        place.standing = Stands::Waits(paths.collect());
+        place.standing = Stands::Waits {
+            watched: paths.collect(),
+            is_next: watched.len() == ahead.len(),
+        };
         self.places.lock().insert(claim.id, place);
         Ok(held(ahead.len()))
     }
@@ -530,16 +533,15 @@ impl Engine for ZooKeeper {
     async fn wait(&self, claim: &Claim, _seen: &Contention) -> Result<Wake> {
         let session = self.locks.sessions.present();
         let place = self.locks.places.get(&claim.id);
-        let Some(Place {
-            standing: Stands::Waits(paths),
-            ..
-        }) = place.filter(|place| place.session == session.number)
-        else {
+        let Some(place) = place.filter(|place| place.session == session.number) else {
+            return Ok(Wake::Retry);
+        };
+        let Stands::Waits { watched, is_next } = &place.standing else {
             return Ok(Wake::Retry);
         };
         loop {
             let watch = |path| session.client.get_and_watch_data(path);
-            let watches = match try_join_all(paths.iter().map(|path| watch(path))).await {
+            let watches = match try_join_all(watched.iter().map(|path| watch(path))).await {
                 Ok(watches) => watches,
                 Err(Said::NoNode) => break,
                 Err(cause) => return Err(failure::of_request(cause)),
@@ -548,13 +550,25 @@ impl Engine for ZooKeeper {
                 .into_iter()
                 .map(|(_, _, watch)| Box::pin(watch.changed()));
             let (event, ..) = select_all(changes).await;
-            // Another program may write into its node: nothing has changed for us.
-            if event.event_type != EventType::NodeDataChanged {
-                break;
+            match event.event_type {
+                EventType::NodeDeleted => break,
+                // Another program may write into its node: nothing has changed for us.
+                EventType::NodeDataChanged => {}
+                _ => return Ok(Wake::Retry),
             }
         }
         self.locks.places.wake(&claim.id);
-        Ok(Wake::Retry)
+        if !is_next || !session.is_proven() || session.has_ended() {
+            return Ok(Wake::Retry);
+        }
+        let settings = &self.locks.settings;
+        let nodes = Nodes { session, settings };
+        let place = Place {
+            standing: Stands::Holds,
+            ..place.clone()
+        };
+        let now = Clock::machine().now();
+        Ok(Wake::Granted(self.locks.granted(&nodes, claim, place, now)))
     }
 
     async fn renew(&self, held: &[Renew<'_>]) -> Vec<Result<Renewal>> {

@@ -92,7 +92,7 @@ impl Nodes<'_> {
                 session: self.session.number,
                 path,
                 token,
-                standing: Stands::Waits(Vec::new()),
+                standing: Stands::Woken,
             };
             note(place.clone());
             Ok(Some(place))

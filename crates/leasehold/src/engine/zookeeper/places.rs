@@ -19,8 +19,12 @@ pub(crate) struct Place {
 #[derive(Clone)]
 pub(crate) enum Stands {
     Holds,
-    /// The paths of the nodes of which one must go first.
-    Waits(Vec<String>),
+    Waits {
+        /// The paths of the nodes of which one must go first.
+        watched: Vec<String>,
+        /// Nobody else is ahead: when one of them has gone, it holds the lock.
+        is_next: bool,
+    },
     /// One has gone, as this session's server knows.
     Woken,
 }
@@ -40,7 +44,7 @@ impl Places {
 
     pub(crate) fn wake(&self, id: &ClaimId) {
         if let Some(place) = self.lock().get_mut(id)
-            && matches!(place.standing, Stands::Waits(_))
+            && matches!(place.standing, Stands::Waits { .. })
         {
             place.standing = Stands::Woken;
         }
