@@ -57,5 +57,5 @@ pub(crate) fn on_each(work: impl Fn(&On)) {
     work(&On::new(etcd.url()));
     let zookeeper = ZooKeeperCluster::start(1);
     let url = zookeeper.url();
-    work(&On::new(format!("{url}?session_timeout=1s&timeout=10s")));
+    work(&On::new(format!("{url}?session_timeout=3s&timeout=10s")));
 }

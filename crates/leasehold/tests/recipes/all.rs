@@ -159,19 +159,20 @@ pub(crate) async fn circles_are_reported(place: Arc<Place>) {
 pub(crate) async fn killed_at_random_leaves_no_half(place: Arc<Place>) {
     let Some(url) = place.address() else { return };
     let locks = place.connect().await;
-    let wait = Duration::from_secs(60);
+    let (ttl, wait) = (Duration::from_secs(20), Duration::from_secs(60));
     let mut victims: Vec<_> = (0..3).map(|_| Victim::start(&url, "all")).collect();
     for round in 0..8 {
         tokio::time::sleep(Duration::from_millis(fastrand::u64(50..300))).await;
         let nth = round % victims.len();
-        victims[nth].signal(Signal::SIGSTOP);
-        child::take_some(&locks, wait).await.unwrap();
-        if round % 2 == 0 {
+        if round % 4 == 0 {
+            // Past its TTL.
+            victims[nth].signal(Signal::SIGSTOP);
+            tokio::time::sleep(Duration::from_millis(1500)).await;
             victims[nth].signal(Signal::SIGCONT);
         } else {
             victims[nth] = Victim::start(&url, "all");
         }
-        child::take_some(&locks, wait).await.unwrap();
+        child::take_some(&locks, ttl).await.unwrap();
     }
     drop(victims);
     let names = (0..5).map(|nth| format!("killed/{nth}"));
