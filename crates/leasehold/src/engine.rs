@@ -22,6 +22,8 @@ use crate::name::LockName;
 use crate::token::FencingToken;
 use crate::url::EngineUrl;
 
+#[cfg(any(feature = "redis", feature = "postgres"))]
+pub(crate) mod handover;
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 #[allow(dead_code)] // until the engines are in
 pub(crate) mod lineup;
@@ -29,6 +31,8 @@ pub mod memory;
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 #[allow(dead_code)] // until the engines are in
 pub(crate) mod overdue;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 #[cfg(feature = "bench")]
 pub mod raw;
 #[cfg(feature = "redis")]
@@ -37,7 +41,11 @@ pub mod redis;
 pub mod redlock;
 #[cfg(all(feature = "sqlite", unix))]
 pub mod sqlite;
-#[cfg(any(feature = "redis", all(feature = "sqlite", unix)))]
+#[cfg(any(feature = "redis", feature = "postgres"))]
+pub(crate) mod tls;
+#[cfg(feature = "postgres")]
+pub(crate) mod under_way;
+#[cfg(any(feature = "redis", feature = "postgres", all(feature = "sqlite", unix)))]
 pub(crate) mod waiters;
 
 /// Stores locks.
@@ -402,4 +410,6 @@ pub static DRIVERS: &[Driver] = &[
     redis::DRIVER,
     #[cfg(feature = "redis")]
     redlock::DRIVER,
+    #[cfg(feature = "postgres")]
+    postgres::DRIVER,
 ];

@@ -1,6 +1,8 @@
 //! Who waits in this process, and what rings for them: for engines that hear of a hand-over by message.
 
 use std::collections::HashMap;
+#[cfg(any(feature = "redis", feature = "postgres"))]
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
@@ -34,7 +36,7 @@ impl<M> Default for Waiters<M> {
 }
 
 impl<M> Bell<M> {
-    #[cfg(feature = "redis")]
+    #[cfg(any(feature = "redis", feature = "postgres"))]
     pub(crate) fn ring(&self, message: M) {
         self.messages().push(message);
         self.rung.notify_one();
@@ -77,6 +79,24 @@ impl<M> Waiters<M> {
             };
             known.bells.insert(number, Arc::new(bell));
         }
+    }
+
+    /// As `expect`, with the number that it has, or the next one of this process.
+    #[cfg(any(feature = "redis", feature = "postgres"))]
+    pub(crate) fn expect_next(&self, id: ClaimId) -> u64 {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        if let Some((number, _)) = self.waiter(&id) {
+            return number;
+        }
+        let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
+        self.expect(id, number);
+        number
+    }
+
+    /// Whether nobody waits.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.known().bells.is_empty()
     }
 
     /// A waiter's number and its bell.

@@ -6,6 +6,8 @@ pub mod bent_clock;
 #[cfg(feature = "conformance")]
 pub mod crowd;
 pub mod deployment;
+#[cfg(feature = "postgres")]
+pub mod postgres_server;
 pub mod proxy;
 pub mod redis_server;
 

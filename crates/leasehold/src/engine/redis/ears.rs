@@ -1,16 +1,12 @@
 //! How a waiter hears of a hand-over: messages on one channel for the whole process, over the same
 //! connection as everything else.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
 
 use redis::{PushInfo, PushKind, Value};
 
-use crate::claim::{ClaimId, Ttl};
-use crate::clock::Moment;
+use crate::engine::handover::Heard;
 use crate::engine::waiters::Waiters;
-use crate::token::FencingToken;
 
 /// What a server says to a waiter.
 #[derive(Debug)]
@@ -21,24 +17,9 @@ pub(crate) struct News {
 }
 
 #[derive(Debug)]
-pub(crate) enum Heard {
-    Granted(HandedOver),
-    LookAfter(Duration),
-}
-
-/// The lock was granted by whoever released it, for a moment, at a time that the server tells.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct HandedOver {
-    pub(crate) token: FencingToken,
-    offer: Duration,
-    granted_at: u64,
-}
-
-#[derive(Debug)]
 pub(crate) struct Ears {
     channel: String,
     pub(crate) waiters: Waiters<News>,
-    last_number: AtomicU64,
 }
 
 impl Ears {
@@ -46,22 +27,11 @@ impl Ears {
         Self {
             channel,
             waiters: Waiters::default(),
-            last_number: AtomicU64::new(0),
         }
     }
 
     pub(crate) fn channel(&self) -> &str {
         &self.channel
-    }
-
-    /// Listens for a waiter, from before its request leaves: a message may overtake the answer.
-    pub(crate) fn expect(&self, id: ClaimId) -> u64 {
-        if let Some((number, _)) = self.waiters.waiter(&id) {
-            return number;
-        }
-        let number = self.last_number.fetch_add(1, Ordering::Relaxed) + 1;
-        self.waiters.expect(id, number);
-        number
     }
 
     /// What to do with whatever a server sends by itself. Called by the connection: never blocks.
@@ -84,136 +54,9 @@ impl Ears {
     }
 
     fn hear(&self, server: usize, message: &[u8]) -> Option<()> {
-        let message = std::str::from_utf8(message).ok()?;
-        let words: Vec<_> = message.split(':').collect();
-        let (number, what) = match words.as_slice() {
-            ["granted", number, token, offer, at] => {
-                let handed_over = HandedOver {
-                    token: FencingToken::new(token.parse().ok()?)?,
-                    offer: Duration::from_millis(offer.parse().ok()?),
-                    granted_at: at.parse().ok()?,
-                };
-                (number, Heard::Granted(handed_over))
-            }
-            ["look", number, after] => {
-                let after = Duration::from_millis(after.parse().ok()?);
-                (number, Heard::LookAfter(after))
-            }
-            _ => return None,
-        };
-        let bell = self.waiters.bell(number.parse().ok()?)?;
+        let (number, what) = Heard::read(std::str::from_utf8(message).ok()?)?;
+        let bell = self.waiters.bell(number)?;
         bell.ring(News { server, what });
         Some(())
-    }
-}
-
-/// What one server's clock said, and when: to tell how old a hand-over is.
-#[derive(Debug, Default)]
-pub(crate) struct ServerClock {
-    /// Moments on our clock, and what the server's clock said later than that; the latest last, and a few before it,
-    /// since a hand-over may be heard of after an answer that was given later.
-    known: Mutex<Vec<(Moment, u64)>>,
-}
-
-impl ServerClock {
-    const KEPT: usize = 4;
-    const APART: Duration = Duration::from_millis(250);
-
-    /// A request that left at `sent` was answered when the server's clock said `now`.
-    pub(crate) fn synchronize(&self, sent: Moment, now: u64) {
-        let mut known = self.known();
-        if known.last().is_some_and(|(_, then)| *then > now) {
-            // It went back, or this answer was overtaken.
-            known.clear();
-        }
-        if let [.., (before, _), (latest, _)] = known[..]
-            && latest.since(before) < Self::APART
-        {
-            known.pop();
-        }
-        known.push((sent, now));
-        if known.len() > Self::KEPT {
-            known.remove(0);
-        }
-    }
-
-    /// Until when a lock that was handed over may be relied on. The server's clock tells how much later than
-    /// an earlier answer the grant was made, and that answer was made after its request had left: so the
-    /// grant is no older than that. `None` if no such answer is known: a later one tells nothing, since whoever was
-    /// stopped may ask before it has listened. A grant that is heard of `now` was made before, whatever a clock that
-    /// was stepped says.
-    pub(crate) fn valid_until(
-        &self,
-        handed_over: &HandedOver,
-        now: Moment,
-        validity: impl Fn(Ttl) -> Duration,
-    ) -> Option<Moment> {
-        let known = self.known();
-        let earlier = known
-            .iter()
-            .rfind(|(_, then)| *then <= handed_over.granted_at);
-        let (sent, then) = *earlier?;
-        let between = Duration::from_micros(handed_over.granted_at - then);
-        // Two clocks drift apart by less than a thousandth.
-        let granted = (sent + (between - between / 1000)).min(now);
-        Some(granted + validity(Ttl::new(handed_over.offer).ok()?))
-    }
-
-    fn known(&self) -> MutexGuard<'_, Vec<(Moment, u64)>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn validity_counts_from_before_the_hand_over() {
-        let clock = ServerClock::default();
-        let sent = Moment::from_origin(Duration::from_secs(100));
-        let handed_over = HandedOver {
-            token: FencingToken::new(1).unwrap(),
-            offer: Duration::from_millis(500),
-            granted_at: 10_000_000,
-        };
-        let now = sent + Duration::from_secs(7);
-        assert!(
-            clock
-                .valid_until(&handed_over, now, Ttl::validity)
-                .is_none()
-        );
-        clock.synchronize(sent, 4_000_000);
-        let valid_until = clock.valid_until(&handed_over, now, Ttl::validity).unwrap();
-        assert!(valid_until < sent + Duration::from_millis(6_500));
-        assert!(valid_until > sent + Duration::from_millis(6_480));
-        // A later answer changes nothing, and alone tells nothing.
-        clock.synchronize(sent + Duration::from_secs(9), 13_000_000);
-        assert_eq!(
-            clock.valid_until(&handed_over, now, Ttl::validity),
-            Some(valid_until)
-        );
-        let clock = ServerClock::default();
-        clock.synchronize(sent, 11_000_000);
-        assert!(
-            clock
-                .valid_until(&handed_over, now, Ttl::validity)
-                .is_none()
-        );
-    }
-
-    #[test]
-    fn a_clock_that_was_set_forward_makes_no_hand_over_last_longer() {
-        let clock = ServerClock::default();
-        let sent = Moment::from_origin(Duration::from_secs(100));
-        clock.synchronize(sent, 4_000_000);
-        let handed_over = HandedOver {
-            token: FencingToken::new(1).unwrap(),
-            offer: Duration::from_millis(500),
-            granted_at: 64_000_000,
-        };
-        let now = sent + Duration::from_millis(10);
-        let valid_until = clock.valid_until(&handed_over, now, Ttl::validity).unwrap();
-        assert!(valid_until < now + Duration::from_millis(500));
     }
 }

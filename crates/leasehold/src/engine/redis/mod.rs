@@ -30,13 +30,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use self::ears::{Ears, Heard, News, ServerClock};
+use self::ears::{Ears, News};
 use self::keys::Keys;
 use self::node::{ACQUIRE, BREAK, MARK, Node, RELEASE, RENEW};
 use self::protocol::{Answer, Deployment, Listener, Renewed};
 use self::settings::Settings;
 use crate::claim::{Claim, ClaimId, Ttl};
 use crate::clock::Clock;
+use crate::engine::handover::{Heard, ServerClock};
+use crate::engine::tls;
 use crate::engine::{
     Attempt, Capabilities, Contention, Driver, Engine, Expiry, Fairness, Grant, LockInfo,
     LossReason, Query, Reach, Released, Renew, Renewal, Safety, Survives, TokenSource, Wake,
@@ -71,11 +73,6 @@ const NO_LIMIT: Duration = Duration::from_secs(1);
 /// How much longer than a server says to wait before looking: for the message that makes it unnecessary.
 const A_MOMENT: Duration = Duration::from_millis(5);
 
-/// One provider of cryptography for the whole process; another one that was chosen before stays.
-pub(crate) fn install_tls() {
-    let _ = rustls::crypto::ring::default_provider().install_default();
-}
-
 /// Locks on one Redis server.
 #[derive(Debug)]
 pub struct Redis {
@@ -94,7 +91,7 @@ impl Redis {
     pub async fn connect(url: &EngineUrl) -> Result<Self> {
         let settings = Settings::from_url(url)?;
         if url.scheme == "rediss" {
-            install_tls();
+            tls::install();
         }
         let keys = Keys::under(settings.prefix.clone());
         let ears = Arc::new(Ears::new(keys.channel(&ClaimId::random()?.reveal())));
@@ -125,7 +122,7 @@ impl Redis {
         let queues = claim.queues && self.listens();
         let listener = queues.then(|| Listener {
             channel: self.ears.channel(),
-            number: self.ears.expect(claim.id),
+            number: self.ears.waiters.expect_next(claim.id),
         });
         let max_ttl = self.settings.max_ttl;
         let deployment = Deployment {

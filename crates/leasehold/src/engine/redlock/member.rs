@@ -9,7 +9,8 @@ use redis::Script;
 
 use crate::backoff::Backoff;
 use crate::claim::ClaimId;
-use crate::engine::redis::ears::{Ears, ServerClock};
+use crate::engine::handover::ServerClock;
+use crate::engine::redis::ears::Ears;
 use crate::engine::redis::node::{Call, Node, RELEASE};
 use crate::error::{Effect, Error, ErrorKind, Result};
 

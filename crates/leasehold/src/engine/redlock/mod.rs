@@ -37,11 +37,13 @@ use self::tally::{Blank, Outcome, Tally, no_quorum};
 use crate::backoff::Backoff;
 use crate::claim::{Claim, ClaimId, Mode, Ttl};
 use crate::clock::{Clock, Moment};
-use crate::engine::redis::ears::{Ears, Heard, News};
+use crate::engine::handover::Heard;
+use crate::engine::redis::ears::{Ears, News};
+use crate::engine::redis::health;
 use crate::engine::redis::keys::Keys;
 use crate::engine::redis::node::{ACQUIRE, BREAK, Call, MARK, Node, RELEASE, RENEW, YIELD};
 use crate::engine::redis::protocol::{self, Answer, Deployment, Listener, Renewed};
-use crate::engine::redis::{health, install_tls};
+use crate::engine::tls;
 use crate::engine::{
     Attempt, Capabilities, Contention, Driver, Engine, Expiry, Fairness, Grant, LockInfo,
     LossReason, Query, Reach, Released, Renew, Renewal, Safety, Survives, TokenSource, Wake,
@@ -94,7 +96,7 @@ impl Redlock {
     pub async fn connect(url: &EngineUrl) -> Result<Self> {
         let settings = Settings::from_url(url)?;
         if url.scheme == "redlocks" {
-            install_tls();
+            tls::install();
         }
         let keys = Keys::under(settings.prefix.clone());
         let ears = Arc::new(Ears::new(keys.channel(&ClaimId::random()?.reveal())));
@@ -333,7 +335,7 @@ impl Engine for Redlock {
             let queues = claim.queues && self.listening.initialized();
             let listener = queues.then(|| Listener {
                 channel: self.ears.channel(),
-                number: self.ears.expect(claim.id),
+                number: self.ears.waiters.expect_next(claim.id),
             });
             let sent = Clock::machine().now();
             let tally = self.propose(claim, proposed.get(), listener).await;

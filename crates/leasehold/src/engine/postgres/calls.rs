@@ -1,0 +1,165 @@
+//! What is said to the functions, and what they answer.
+
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+
+use super::failure;
+use super::server::Call;
+use crate::claim::{Claim, ClaimId, Mode};
+use crate::error::{Error, ErrorKind, Result};
+use crate::token::FencingToken;
+
+/// All functions that are called, in one schema.
+#[derive(Debug)]
+pub(crate) struct Calls {
+    pub(crate) acquire: Call,
+    pub(crate) release: Call,
+    pub(crate) renew: Call,
+    pub(crate) break_lock: Call,
+    pub(crate) sweep: Call,
+    pub(crate) holders: Call,
+    pub(crate) waiters: Call,
+}
+
+impl Calls {
+    pub(crate) fn in_schema(schema: &str) -> Self {
+        let call = |sql: &str, types| Call {
+            sql: sql.replace("leasehold.", &format!("\"{schema}\".")),
+            types,
+        };
+        Self {
+            acquire: call(
+                "SELECT outcome, token, now_us, left_ms, rank, holders \
+                 FROM leasehold.acquire($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
+                &[
+                    Type::TEXT,
+                    Type::BYTEA,
+                    Type::INT4,
+                    Type::INT8,
+                    Type::TEXT,
+                    Type::INT8,
+                    Type::TEXT,
+                    Type::TEXT,
+                    Type::INT8,
+                    Type::TEXT,
+                    Type::INT8,
+                ],
+            ),
+            release: call(
+                "SELECT leasehold.release($1, $2, $3)",
+                &[Type::TEXT, Type::BYTEA, Type::INT8],
+            ),
+            renew: call(
+                "SELECT nth, token FROM leasehold.renew($1, $2, $3, $4)",
+                &[
+                    Type::TEXT_ARRAY,
+                    Type::BYTEA_ARRAY,
+                    Type::INT8_ARRAY,
+                    Type::INT8,
+                ],
+            ),
+            break_lock: call(
+                "SELECT leasehold.break_lock($1, $2)",
+                &[Type::TEXT, Type::INT8],
+            ),
+            sweep: call("SELECT leasehold.sweep()", &[]),
+            holders: call(
+                "SELECT name, owner, host, pid, reason, mode, \
+                 leasehold.micros(now) - leasehold.micros(since), leasehold.micros(expires_at) - leasehold.micros(now), token \
+                 FROM leasehold.holders, clock_timestamp() now \
+                 WHERE expires_at > now AND CASE WHEN $1 THEN name = $2 ELSE starts_with(name, $2) END ORDER BY name, token",
+                &[Type::BOOL, Type::TEXT],
+            ),
+            waiters: call(
+                "SELECT name, owner, host, pid, reason, mode, leasehold.micros(now) - leasehold.micros(since) \
+                 FROM leasehold.waiters JOIN leasehold.listeners ON id = listener, clock_timestamp() now \
+                 WHERE alive_until > now AND CASE WHEN $1 THEN name = $2 ELSE starts_with(name, $2) END ORDER BY name, place",
+                &[Type::BOOL, Type::TEXT],
+            ),
+        }
+    }
+}
+
+/// The answer to an attempt.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    Granted {
+        token: FencingToken,
+        now: u64,
+    },
+    Held {
+        now: u64,
+        /// Until the first holder expires.
+        left: Duration,
+        rank: usize,
+        holders: usize,
+    },
+}
+
+impl Outcome {
+    pub(crate) fn read(rows: &[Row], claim: &Claim) -> Result<Self> {
+        let row = rows.first().ok_or_else(|| failure::nonsense("no row"))?;
+        let number = |column| row.get::<_, Option<i64>>(column).unwrap_or(0);
+        let now = number(2).unsigned_abs();
+        match row.get::<_, &str>(0) {
+            "granted" => Ok(Outcome::Granted {
+                token: token(number(1))?,
+                now,
+            }),
+            "held" => Ok(Outcome::Held {
+                now,
+                left: Duration::from_millis(u64::try_from(number(3)).unwrap_or(0)),
+                rank: usize::try_from(number(4)).unwrap_or(0),
+                holders: usize::try_from(number(5)).unwrap_or(0),
+            }),
+            "mismatch" => {
+                let of = u32::try_from(number(1)).unwrap_or(0);
+                claim.mode.agrees_with(Mode::Permit { of })?;
+                Err(failure::nonsense("mismatch"))
+            }
+            other => Err(failure::nonsense(other)),
+        }
+    }
+}
+
+pub(crate) fn token(number: i64) -> Result<FencingToken> {
+    let token = u64::try_from(number).ok().and_then(FencingToken::new);
+    token.ok_or_else(|| {
+        Error::new(
+            ErrorKind::EngineUnfit,
+            format!("the fencing token {number} is out of range"),
+        )
+        .advise("set the server's clock right; if the table of tokens is wrong, use another schema")
+        .of_unknown_effect()
+    })
+}
+
+/// What is kept of a claim id: who reads it can do nothing with it.
+pub(crate) fn signature(id: &ClaimId) -> Vec<u8> {
+    Sha256::digest(id.as_bytes()).to_vec()
+}
+
+pub(crate) fn mode_number(mode: Mode) -> i32 {
+    match mode {
+        Mode::Exclusive => 0,
+        Mode::Shared => -1,
+        Mode::Permit { of } => i32::try_from(of).unwrap_or(i32::MAX),
+    }
+}
+
+pub(crate) fn mode(number: i32) -> Mode {
+    match number {
+        0 => Mode::Exclusive,
+        -1 => Mode::Shared,
+        of => Mode::Permit {
+            of: of.unsigned_abs(),
+        },
+    }
+}
+
+pub(crate) fn millis(time: Duration) -> i64 {
+    i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,357 @@
+//! How a process's waiters hear of hand-overs: one connection for all of them, on a thread of its own, so that it hears
+//! whatever the user's tasks are busy with.
+//!
+//! It says again and again that this process is alive, and is told in the same breath what has been handed over. So a
+//! message that was lost costs a moment only, and where no messages come at all, because a pooler swallows them, it asks more
+//! often.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::poll_fn;
+use tokio::sync::{mpsc, watch};
+use tokio_postgres::types::Type;
+use tokio_postgres::{AsyncMessage, Client};
+
+use super::failure;
+use super::settings::Settings;
+use super::tls;
+use crate::backoff::Backoff;
+use crate::claim::ClaimId;
+use crate::clock::{Clock, Moment};
+use crate::engine::handover::{HandedOver, Heard, ServerClock};
+use crate::engine::waiters::Waiters;
+use crate::error::{Error, ErrorKind, Result};
+use crate::token::FencingToken;
+
+/// For how long waiters count as alive after each beat.
+const ALIVE: Duration = Duration::from_millis(1000);
+/// How often to say so.
+const BEAT: Duration = Duration::from_millis(300);
+/// How often to ask where no messages come, at random between these.
+const POLL: (u64, u64) = (15, 45);
+/// A message that comes later than this was not sent to us.
+const LATE: u64 = 150_000;
+/// So many missed messages are no accident.
+const STRIKES: u8 = 2;
+
+#[derive(Debug)]
+pub(crate) struct Ears {
+    /// The channel that we listen on, and what this process is called in the table of those who wait.
+    id: String,
+    pub(crate) waiters: Waiters<Heard>,
+    pub(crate) clock: ServerClock,
+    need: mpsc::UnboundedSender<()>,
+    report: watch::Sender<Report>,
+    /// Messages do not come: it asks instead.
+    polls: AtomicBool,
+    missed: AtomicU8,
+    /// Who has been told by message since the last beat, and before.
+    told: Mutex<(HashSet<u64>, HashSet<u64>)>,
+}
+
+#[derive(Debug, Clone)]
+enum Report {
+    AliveUntil(Moment),
+    Failed(ErrorKind, String),
+}
+
+/// Those of one process that wait at the same place share one.
+type Place = (String, String, bool);
+
+impl Ears {
+    pub(crate) fn at(settings: &Settings, pooled: bool) -> Result<Arc<Self>> {
+        static ALL: OnceLock<Mutex<HashMap<Place, Weak<Ears>>>> = OnceLock::new();
+        let all = ALL.get_or_init(Mutex::default);
+        let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
+        let server = format!("{:?} {:?}", settings.listen, settings.server.get_password());
+        let place = (server, settings.location.clone(), pooled);
+        if let Some(ears) = all.get(&place).and_then(Weak::upgrade) {
+            return Ok(ears);
+        }
+        let (need, needed) = mpsc::unbounded_channel();
+        let ears = Arc::new(Self {
+            id: format!("leasehold_{}", ClaimId::random()?.reveal()),
+            waiters: Waiters::default(),
+            clock: ServerClock::default(),
+            need,
+            report: watch::Sender::new(Report::Failed(ErrorKind::Unexpected, String::new())),
+            polls: AtomicBool::new(pooled),
+            missed: AtomicU8::new(0),
+            told: Mutex::default(),
+        });
+        let listener = Listener {
+            ears: Arc::downgrade(&ears),
+            settings: settings.clone(),
+            needed,
+        };
+        std::thread::Builder::new()
+            .name("leasehold-ears".to_owned())
+            .spawn(move || listener.live())
+            .map_err(|cause| {
+                Error::new(ErrorKind::Unexpected, "no thread can be started").caused_by(cause)
+            })?;
+        all.retain(|_, ears| ears.strong_count() > 0);
+        all.insert(place, Arc::downgrade(&ears));
+        Ok(ears)
+    }
+
+    pub(crate) fn id(&self) -> &str {
+        &self.id
+    }
+
+    pub(crate) fn warning(&self) -> Option<String> {
+        let polls = self.polls.load(Ordering::Relaxed);
+        polls.then(|| {
+            "no messages come through (a pooler in transaction mode?): waiters are served by asking instead, some tens of \
+             milliseconds later; with ?listen=host:port of the server itself they hear at once"
+                .to_owned()
+        })
+    }
+
+    /// Returns once this process counts as alive, so that what it puts into a queue is not passed over.
+    pub(crate) async fn listening(&self, patience: Duration) -> Result<()> {
+        let mut report = self.report.subscribe();
+        let is_alive = |report: &Report| matches!(report, Report::AliveUntil(until) if *until > Clock::machine().now());
+        if is_alive(&report.borrow_and_update()) {
+            return Ok(());
+        }
+        let _ = self.need.send(());
+        let heard = async {
+            while report.changed().await.is_ok() {
+                match &*report.borrow_and_update() {
+                    Report::Failed(kind, what) => return Err(Error::new(*kind, what.clone())),
+                    alive if is_alive(alive) => return Ok(()),
+                    Report::AliveUntil(_) => {}
+                }
+            }
+            Err(failure::no_connection_in_time())
+        };
+        match tokio::time::timeout(patience, heard).await {
+            Ok(heard) => heard,
+            Err(_) => Err(failure::no_connection_in_time()),
+        }
+    }
+
+    fn told(&self) -> std::sync::MutexGuard<'_, (HashSet<u64>, HashSet<u64>)> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A message.
+    fn hear(&self, message: &str) {
+        let Some((number, what)) = Heard::read(message) else {
+            return;
+        };
+        if matches!(what, Heard::Granted(_)) {
+            self.told().0.insert(number);
+        }
+        if let Some(bell) = self.waiters.bell(number) {
+            bell.ring(what);
+        }
+    }
+
+    /// What a beat has found; no message may have told it.
+    fn find(&self, now: u64, offers: Vec<(u64, HandedOver)>) {
+        let told = {
+            let mut told = self.told();
+            let before = std::mem::take(&mut told.0);
+            std::mem::replace(&mut told.1, before)
+                .into_iter()
+                .chain(told.1.iter().copied())
+                .collect::<HashSet<_>>()
+        };
+        for (number, offer) in offers {
+            let Some(bell) = self.waiters.bell(number) else {
+                continue;
+            };
+            if !told.contains(&number) && now.saturating_sub(offer.granted_at) > LATE {
+                self.missed_one();
+            }
+            bell.ring(Heard::Granted(offer));
+        }
+    }
+
+    fn missed_one(&self) {
+        if self.missed.fetch_add(1, Ordering::Relaxed) + 1 == STRIKES
+            && !self.polls.swap(true, Ordering::Relaxed)
+        {
+            #[cfg(feature = "tracing")]
+            if let Some(warning) = self.warning() {
+                tracing::warn!("{warning}");
+            }
+        }
+    }
+}
+
+/// The thread's own side. It ends with the last engine that needs it.
+struct Listener {
+    ears: Weak<Ears>,
+    settings: Settings,
+    needed: mpsc::UnboundedReceiver<()>,
+}
+
+/// Why a session ended.
+enum End {
+    NobodyLeft,
+    Failed(Error),
+}
+
+impl Listener {
+    fn live(mut self) {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        let Ok(runtime) = runtime else { return };
+        runtime.block_on(async {
+            let delays = || {
+                Backoff::new(
+                    fastrand::u64(..),
+                    Duration::from_millis(20),
+                    Duration::from_secs(1),
+                )
+            };
+            let mut delay = delays();
+            while self.is_needed().await {
+                match self.session(&mut || delay = delays()).await {
+                    End::NobodyLeft => return,
+                    End::Failed(error) => {
+                        let Some(ears) = self.ears.upgrade() else {
+                            return;
+                        };
+                        let failed = Report::Failed(error.kind(), error.what().to_owned());
+                        ears.report.send_replace(failed);
+                        drop(ears);
+                        tokio::time::sleep(delay.delay()).await;
+                    }
+                }
+            }
+        });
+    }
+
+    /// Returns when someone waits; false if nobody ever will.
+    async fn is_needed(&mut self) -> bool {
+        loop {
+            match self.ears.upgrade() {
+                None => return false,
+                Some(ears) if !ears.waiters.is_empty() => return true,
+                Some(_) => {}
+            }
+            if self.needed.recv().await.is_none() {
+                return false;
+            }
+        }
+    }
+
+    async fn session(&mut self, went_well: &mut impl FnMut()) -> End {
+        let (client, mut closed) = match self.connect().await {
+            Ok(connected) => connected,
+            Err(error) => return End::Failed(error),
+        };
+        let beat = format!(
+            "SELECT was_alive, now_us, number, token, offer_ms, at_us FROM \"{}\".beat($1, $2, $3)",
+            self.settings.schema
+        );
+        loop {
+            let limit = self.settings.timeout;
+            let polls = {
+                let Some(ears) = self.ears.upgrade() else {
+                    return End::NobodyLeft;
+                };
+                match tokio::time::timeout(limit, self.beat(&ears, &client, &beat)).await {
+                    Ok(Ok(())) => went_well(),
+                    Ok(Err(error)) => return End::Failed(error),
+                    Err(_) => return End::Failed(failure::no_answer_in_time()),
+                }
+                ears.polls.load(Ordering::Relaxed)
+            };
+            let pause = match polls {
+                true => Duration::from_millis(fastrand::u64(POLL.0..=POLL.1)),
+                false => BEAT,
+            };
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                _ = closed.changed() => return End::Failed(failure::no_connection_in_time()),
+            }
+            tokio::select! {
+                needed = self.is_needed() => if !needed {
+                    return End::NobodyLeft;
+                },
+                _ = closed.changed() => return End::Failed(failure::no_connection_in_time()),
+            }
+        }
+    }
+
+    async fn connect(&self) -> Result<(Client, watch::Receiver<()>)> {
+        let connector = tls::connector(&self.settings.trust)?;
+        let connecting = self.settings.listen.connect(connector);
+        let connecting = tokio::time::timeout(self.settings.connect_timeout, connecting);
+        let connected = connecting
+            .await
+            .map_err(|_| failure::no_connection_in_time())?;
+        let (client, mut connection) = connected.map_err(failure::of_connection)?;
+        let (open, closed) = watch::channel(());
+        let ears = Weak::clone(&self.ears);
+        tokio::spawn(async move {
+            let mut messages = poll_fn(move |cx| connection.poll_message(cx));
+            while let Some(Ok(message)) = messages.next().await {
+                if let (AsyncMessage::Notification(note), Some(ears)) = (message, ears.upgrade()) {
+                    ears.hear(note.payload());
+                }
+            }
+            drop(open);
+        });
+        let Some(ears) = self.ears.upgrade() else {
+            return Ok((client, closed));
+        };
+        if !ears.polls.load(Ordering::Relaxed) {
+            let listen = format!("LISTEN \"{}\"", ears.id);
+            let listening = client.batch_execute(&listen);
+            let listening = tokio::time::timeout(self.settings.timeout, listening).await;
+            listening
+                .map_err(|_| failure::no_answer_in_time())?
+                .map_err(failure::of_call)?;
+        }
+        Ok((client, closed))
+    }
+
+    async fn beat(&self, ears: &Ears, client: &Client, beat: &str) -> Result<()> {
+        let alive = i64::try_from(ALIVE.as_millis()).unwrap_or(i64::MAX);
+        let patience = i64::try_from(self.settings.timeout.as_millis()).unwrap_or(i64::MAX);
+        let sent = Clock::machine().now();
+        let rows = client
+            .query_typed(
+                beat,
+                &[
+                    (&ears.id, Type::TEXT),
+                    (&alive, Type::INT8),
+                    (&patience, Type::INT8),
+                ],
+            )
+            .await;
+        let rows = rows.map_err(failure::of_call)?;
+        let first = rows.first().ok_or_else(|| failure::nonsense("no row"))?;
+        let now = first.get::<_, i64>(1).unsigned_abs();
+        ears.clock.synchronize(sent, now);
+        // A little less, so that what is put into a queue on the strength of it is in time.
+        ears.report
+            .send_replace(Report::AliveUntil(sent + ALIVE * 3 / 4));
+        let offers = rows.iter().filter_map(|row| {
+            let number = row.get::<_, Option<i64>>(2)?.unsigned_abs();
+            let offer = HandedOver {
+                token: FencingToken::new(row.get::<_, i64>(3).unsigned_abs())?,
+                offer: Duration::from_millis(row.get::<_, i64>(4).unsigned_abs()),
+                granted_at: row.get::<_, i64>(5).unsigned_abs(),
+            };
+            Some((number, offer))
+        });
+        ears.find(now, offers.collect());
+        // Whoever counted as dead may have been passed over.
+        if !first.get::<_, bool>(0) {
+            ears.waiters.ring_all();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,408 @@
+//! `postgres://`: locks as rows in a PostgreSQL database.
+//!
+//! | file | what is there |
+//! |---|---|
+//! | `sql/` | the tables, and the functions that decide |
+//! | `schema.rs` | how they get there |
+//! | `server.rs` | a few connections that mend themselves |
+//! | `calls.rs` | what is said to the functions, and what they answer |
+//! | `ears.rs` | how waiters hear of a hand-over |
+//! | `health.rs` | whether the server can be trusted |
+//! | `shown.rs` | what people see |
+//! | `settings.rs`, `tls.rs`, `failure.rs` | URLs, encryption and errors |
+
+mod calls;
+mod ears;
+mod failure;
+mod health;
+#[cfg(feature = "bench")]
+mod raw;
+pub mod schema;
+mod server;
+mod settings;
+mod shown;
+mod tls;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use self::calls::{Calls, Outcome, millis, mode_number, signature};
+use self::ears::Ears;
+use self::server::{Answer, Lane, Server};
+pub use self::settings::DEFAULT_SCHEMA;
+use self::settings::Settings;
+use crate::claim::{Claim, Ttl};
+use crate::clock::{Clock, Moment};
+use crate::engine::handover::Heard;
+use crate::engine::under_way::UnderWay;
+use crate::engine::{
+    Attempt, Capabilities, Contention, Driver, Engine, Expiry, Fairness, Grant, LockInfo,
+    LossReason, Query, Reach, Released, Renew, Renewal, Safety, Survives, TokenSource, Wake,
+};
+use crate::error::{Effect, Error, ErrorKind, Result};
+use crate::name::LockName;
+use crate::url::EngineUrl;
+
+/// How `postgres:` URLs are connected.
+pub const DRIVER: Driver = Driver {
+    schemes: &["postgres", "postgresql"],
+    options: settings::OPTIONS,
+    example: "postgres://user@127.0.0.1:5432/database",
+    connect: |url| {
+        Box::pin(async move {
+            let location = url.to_string();
+            match Postgres::connect(&url).await {
+                Ok(postgres) => Ok(Arc::new(postgres) as Arc<dyn Engine>),
+                Err(error) => Err(error.during("connect", location)),
+            }
+        })
+    },
+};
+
+/// Those who are not next look again this much later than the one who is.
+const NEXT_IN_LINE: Duration = Duration::from_millis(50);
+
+/// How much longer than a server says to wait before looking: for the message that makes it unnecessary.
+const A_MOMENT: Duration = Duration::from_millis(5);
+
+/// How often to remove what nobody will ask for again.
+const SWEEP: Duration = Duration::from_secs(60);
+
+/// Locks in one PostgreSQL database.
+#[derive(Debug)]
+pub struct Postgres(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    server: Server,
+    calls: Calls,
+    ears: Arc<Ears>,
+    under_way: Arc<UnderWay>,
+    warnings: Vec<String>,
+    next_sweep: Mutex<Moment>,
+}
+
+impl Postgres {
+    /// Connects, sees whether the server can be trusted, and makes the tables if they are missing.
+    pub async fn connect(url: &EngineUrl) -> Result<Self> {
+        let settings = Settings::from_url(url)?;
+        let server = Server::new(&settings)?;
+        let found = health::check(&server).await?;
+        if found.pooled {
+            server.stop_preparing();
+        }
+        schema::ensure(&server).await?;
+        let hears = !found.pooled || url.option("listen").is_some();
+        Ok(Self(Arc::new(Shared {
+            server,
+            calls: Calls::in_schema(&settings.schema),
+            ears: Ears::at(&settings, !hears)?,
+            under_way: Arc::default(),
+            warnings: found.warnings,
+            next_sweep: Mutex::new(Clock::machine().now() + SWEEP / 60),
+        })))
+    }
+}
+
+impl Shared {
+    async fn attempt(&self, claim: &Claim, number: Option<u64>) -> Result<Attempt> {
+        let listener = number.map(|_| self.ears.id());
+        let numbered = number.map(|number| i64::try_from(number).unwrap_or(i64::MAX));
+        let Claim {
+            name,
+            claimant,
+            reason,
+            ..
+        } = claim;
+        let pid = i64::from(claimant.pid);
+        let answered = self
+            .server
+            .call(
+                Lane::Begin,
+                &self.calls.acquire,
+                &[
+                    &name.as_str(),
+                    &signature(&claim.id),
+                    &mode_number(claim.mode),
+                    &millis(claim.ttl.get()),
+                    &listener,
+                    &numbered,
+                    &claimant.owner,
+                    &claimant.host,
+                    &pid,
+                    &reason.as_deref(),
+                    &self.server.patience(),
+                ],
+            )
+            .await;
+        let Answer { rows, sent, .. } = answered?;
+        match Outcome::read(&rows, claim)? {
+            Outcome::Granted { token, now } => {
+                self.ears.clock.synchronize(sent, now);
+                let valid_until = sent + claim.ttl.validity();
+                Ok(Attempt::Granted(Grant { token, valid_until }))
+            }
+            Outcome::Held {
+                now,
+                left,
+                rank,
+                holders,
+            } => {
+                self.ears.clock.synchronize(sent, now);
+                // Whoever is not next only looks in case the next one is dead, and not all at once.
+                let later = match rank {
+                    0 => Duration::from_millis(1),
+                    _ => NEXT_IN_LINE + Duration::from_millis(number.unwrap_or(0) % 900),
+                };
+                Ok(Attempt::Held(Contention {
+                    look_again_in: Some(left + later),
+                    ahead: Some(holders + rank),
+                    ..Contention::default()
+                }))
+            }
+        }
+    }
+
+    /// Before a claim can queue, someone must listen: the server passes over whom nobody listens for.
+    async fn queue(&self, claim: &Claim) -> Result<Attempt> {
+        let number = self.ears.waiters.expect_next(claim.id);
+        let queued = match self.ears.listening(self.server.settings().timeout).await {
+            Ok(()) => self.attempt(claim, Some(number)).await,
+            Err(error) => Err(error),
+        };
+        if !matches!(queued, Ok(Attempt::Held(_))) {
+            self.ears.waiters.forget(&claim.id);
+        }
+        queued
+    }
+
+    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt> {
+        // Whoever waits already keeps its place.
+        if claim.queues && self.ears.waiters.waiter(&claim.id).is_some() {
+            return self.queue(claim).await;
+        }
+        match self.attempt(claim, None).await? {
+            Attempt::Held(_) if claim.queues => self.queue(claim).await,
+            attempt => Ok(attempt),
+        }
+    }
+
+    /// In the background, now and then.
+    fn sweep(self: &Arc<Self>) {
+        let now = Clock::machine().now();
+        {
+            let mut next = self
+                .next_sweep
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            if *next > now {
+                return;
+            }
+            *next = now + SWEEP;
+        }
+        let shared = Arc::clone(self);
+        tokio::spawn(async move {
+            let swept = shared
+                .server
+                .call(Lane::Begin, &shared.calls.sweep, &[])
+                .await;
+            drop(swept);
+        });
+    }
+}
+
+fn released(answer: &Answer) -> Result<Released> {
+    let row = answer
+        .rows
+        .first()
+        .ok_or_else(|| failure::nonsense("no row"))?;
+    Ok(match row.get(0) {
+        true => Released::Yes,
+        false => Released::WasNotHeld,
+    })
+}
+
+fn interrupted() -> Error {
+    Error::new(ErrorKind::Unexpected, "the runtime is shutting down").of_unknown_effect()
+}
+
+#[async_trait]
+impl Engine for Postgres {
+    fn scheme(&self) -> &'static str {
+        "postgres"
+    }
+
+    fn location(&self) -> String {
+        self.0.server.settings().location.clone()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            shared: true,
+            permits: true,
+            fairness: Fairness::Fifo,
+            tokens: TokenSource::HybridClock,
+            expiry: Expiry::Ttl,
+            reach: Reach::Network,
+            safety: Safety::Correctness,
+            store: false,
+            survives: &[
+                Survives::ClientKilled,
+                Survives::EngineRestart,
+                Survives::PowerLoss,
+            ],
+        }
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        let ears = self.0.ears.warning();
+        self.0.warnings.iter().cloned().chain(ears).collect()
+    }
+
+    /// Goes on in the background if it is dropped: a release on another connection could overtake it otherwise.
+    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt> {
+        self.0.sweep();
+        let (shared, claim) = (Arc::clone(&self.0), claim.clone());
+        let attempting = shared.under_way.begin(claim.id).await;
+        let attempt = tokio::spawn(async move {
+            let attempt = shared.try_acquire(&claim).await;
+            drop(attempting);
+            attempt
+        });
+        attempt.await.unwrap_or_else(|_| Err(interrupted()))
+    }
+
+    async fn wait(&self, claim: &Claim, _seen: &Contention) -> Result<Wake> {
+        let ears = &self.0.ears;
+        let Some((_, bell)) = ears.waiters.waiter(&claim.id) else {
+            return Ok(Wake::Retry);
+        };
+        let mut news = bell.heard().await;
+        loop {
+            match news.pop() {
+                Some(Heard::Granted(handed_over)) => {
+                    let now = Clock::machine().now();
+                    let valid_until = ears.clock.valid_until(&handed_over, now, Ttl::validity);
+                    let Some(valid_until) = valid_until.filter(|until| *until > now) else {
+                        return Ok(Wake::Retry);
+                    };
+                    ears.waiters.forget(&claim.id);
+                    let token = handed_over.token;
+                    return Ok(Wake::Granted(Grant { token, valid_until }));
+                }
+                Some(Heard::LookAfter(time)) => {
+                    match tokio::time::timeout(time + A_MOMENT, bell.heard()).await {
+                        Ok(more) => news = more,
+                        Err(_) => return Ok(Wake::Retry),
+                    }
+                }
+                None => return Ok(Wake::Retry),
+            }
+        }
+    }
+
+    async fn renew(&self, held: &[Renew<'_>]) -> Vec<Result<Renewal>> {
+        self.0.sweep();
+        let names: Vec<_> = held.iter().map(|renew| renew.claim.name.as_str()).collect();
+        let claims: Vec<_> = held
+            .iter()
+            .map(|renew| signature(&renew.claim.id))
+            .collect();
+        let ttls: Vec<_> = held
+            .iter()
+            .map(|renew| millis(renew.claim.ttl.get()))
+            .collect();
+        let server = &self.0.server;
+        let answered = server
+            .call(
+                Lane::GoOn,
+                &self.0.calls.renew,
+                &[&names, &claims, &ttls, &server.patience()],
+            )
+            .await;
+        let Answer { rows, sent, .. } = match answered {
+            Ok(answer) => answer,
+            Err(error) => return held.iter().map(|_| Err(same(&error))).collect(),
+        };
+        let mut renewals: Vec<_> = held
+            .iter()
+            .map(|_| Ok(Renewal::Lost(LossReason::Gone)))
+            .collect();
+        for row in rows {
+            let nth = usize::try_from(row.get::<_, i64>(0) - 1).unwrap_or(usize::MAX);
+            let (Some(renewal), Some(Renew { claim, .. })) = (renewals.get_mut(nth), held.get(nth))
+            else {
+                continue;
+            };
+            *renewal = calls::token(row.get(1)).map(|token| {
+                let valid_until = sent + claim.ttl.validity();
+                Renewal::Renewed(Grant { token, valid_until })
+            });
+        }
+        renewals
+    }
+
+    async fn release(&self, claim: &Claim) -> Result<Released> {
+        let shared = &self.0;
+        shared.under_way.is_over(&claim.id).await;
+        let answered = shared
+            .server
+            .call(
+                Lane::GoOn,
+                &shared.calls.release,
+                &[
+                    &claim.name.as_str(),
+                    &signature(&claim.id),
+                    &shared.server.patience(),
+                ],
+            )
+            .await;
+        let answer = answered?;
+        shared.ears.waiters.forget(&claim.id);
+        match (released(&answer)?, answer.doubt) {
+            // The first try may have done it.
+            (Released::WasNotHeld, Some(doubt)) => Err(doubt),
+            (released, _) => Ok(released),
+        }
+    }
+
+    async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>> {
+        shown::inspect(&self.0.server, &self.0.calls, query).await
+    }
+
+    async fn break_lock(&self, name: &LockName) -> Result<Released> {
+        let server = &self.0.server;
+        let answered = server
+            .call(
+                Lane::GoOn,
+                &self.0.calls.break_lock,
+                &[&name.as_str(), &server.patience()],
+            )
+            .await;
+        released(&answered?)
+    }
+
+    fn commands_sent(&self) -> Option<u64> {
+        Some(self.0.server.calls_sent())
+    }
+
+    #[cfg(feature = "bench")]
+    fn raw_limit(&self) -> Option<Arc<dyn crate::engine::raw::RawLimit>> {
+        Some(Arc::new(raw::Raw::on(self.0.server.settings())))
+    }
+}
+
+/// One failure for each of many.
+fn same(error: &Error) -> Error {
+    let copy = Error::new(error.kind(), error.what().to_owned());
+    let copy = match error.advice() {
+        Some(advice) => copy.advise(advice.to_owned()),
+        None => copy,
+    };
+    match error.effect() {
+        Effect::Unknown => copy.of_unknown_effect(),
+        Effect::None => copy,
+    }
+}

@@ -1,0 +1,245 @@
+//! One server: a few connections that mend themselves, and the functions called over them.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime, Timeouts};
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Error as Cause, Row};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use super::failure::{self, Remedy};
+use super::settings::Settings;
+use super::tls;
+use crate::clock::{Clock, Moment};
+use crate::error::{Error, Result};
+
+/// Connections are kept apart, so that what ends or is renewed never waits behind a thousand attempts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lane {
+    /// Attempts, and what people ask.
+    Begin,
+    /// Renewals and releases.
+    GoOn,
+}
+
+/// One of the functions: how it is called.
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub(crate) sql: String,
+    pub(crate) types: &'static [Type],
+}
+
+/// What came back.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) rows: Vec<Row>,
+    /// When the request left that was answered.
+    pub(crate) sent: Moment,
+    /// An earlier try was lost with its connection, so this answer may be the second to the same request.
+    pub(crate) doubt: Option<Error>,
+}
+
+pub(crate) struct Server {
+    settings: Settings,
+    tls: MakeRustlsConnect,
+    begin: Pool,
+    go_on: Pool,
+    /// Whether statements stay prepared.
+    prepares: AtomicBool,
+    sent: AtomicU64,
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server").finish_non_exhaustive()
+    }
+}
+
+/// How often a call that was rolled back is made again at most.
+const TRIES: u32 = 20;
+
+/// How much longer than the server to wait.
+const GRACE: Duration = Duration::from_millis(500);
+
+impl Server {
+    pub(crate) fn new(settings: &Settings) -> Result<Self> {
+        let tls = tls::connector(&settings.trust)?;
+        let go_on = (settings.pool / 4).max(1);
+        Ok(Self {
+            begin: pool(settings, &tls, settings.pool - go_on)?,
+            go_on: pool(settings, &tls, go_on)?,
+            settings: settings.clone(),
+            tls,
+            prepares: AtomicBool::new(true),
+            sent: AtomicU64::new(0),
+        })
+    }
+
+    pub(crate) fn schema(&self) -> &str {
+        &self.settings.schema
+    }
+
+    pub(crate) fn quoted_schema(&self) -> String {
+        format!("\"{}\"", self.settings.schema)
+    }
+
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    pub(crate) fn calls_sent(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed)
+    }
+
+    /// No statement stays prepared from one transaction to the next.
+    pub(crate) fn stop_preparing(&self) {
+        self.prepares.store(false, Ordering::Relaxed);
+    }
+
+    /// For how long the server may wait for others, in its own unit.
+    pub(crate) fn patience(&self) -> i64 {
+        i64::try_from(self.settings.timeout.as_millis())
+            .unwrap_or(i64::MAX)
+            .clamp(1, i32::MAX.into())
+    }
+
+    pub(crate) async fn connection(&self, lane: Lane) -> Result<Object> {
+        let pool = match lane {
+            Lane::Begin => &self.begin,
+            Lane::GoOn => &self.go_on,
+        };
+        let got = pool.get().await;
+        got.map_err(|cause| failure::of_pool(cause, pool.status().max_size))
+    }
+
+    /// Calls a function; again if it was rolled back for no fault of its own, or if the connection was lost: all of
+    /// them may be called twice.
+    pub(crate) async fn call(
+        &self,
+        lane: Lane,
+        call: &Call,
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<Answer> {
+        let mut doubt = None;
+        let mut reconnected = 0;
+        for nth in 0.. {
+            let connection = match self.connection(lane).await {
+                Ok(connection) => connection,
+                Err(error) => return Err(doubt.unwrap_or(error)),
+            };
+            self.sent.fetch_add(1, Ordering::Relaxed);
+            let sent = Clock::machine().now();
+            let asked = self.query(&connection, call, parameters);
+            let limit = self.settings.timeout + GRACE;
+            let Ok(answer) = tokio::time::timeout(limit, asked).await else {
+                self.discard(connection);
+                return Err(failure::no_answer_in_time());
+            };
+            let cause = match answer {
+                Ok(rows) => return Ok(Answer { rows, sent, doubt }),
+                Err(cause) => cause,
+            };
+            match failure::remedy(&cause) {
+                Remedy::Again if nth < TRIES => {
+                    drop(connection);
+                    tokio::time::sleep(Duration::from_millis(fastrand::u64(..=20))).await;
+                }
+                Remedy::Unprepare if self.prepares.swap(false, Ordering::Relaxed) => {
+                    drop(Object::take(connection));
+                }
+                Remedy::Reconnect if reconnected < 2 => {
+                    reconnected += 1;
+                    drop(Object::take(connection));
+                    doubt = Some(failure::of_call(cause));
+                }
+                _ => return Err(failure::of_call(cause)),
+            }
+        }
+        Err(failure::no_answer_in_time())
+    }
+
+    async fn query(
+        &self,
+        connection: &Object,
+        call: &Call,
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> std::result::Result<Vec<Row>, Cause> {
+        if self.prepares.load(Ordering::Relaxed) {
+            let statement = connection
+                .prepare_typed_cached(&call.sql, call.types)
+                .await?;
+            return connection.query(&statement, parameters).await;
+        }
+        let typed: Vec<_> = parameters
+            .iter()
+            .zip(call.types)
+            .map(|(parameter, kind)| (*parameter, kind.clone()))
+            .collect();
+        connection.query_typed(&call.sql, &typed).await
+    }
+
+    /// A query that is asked once, without parameters.
+    pub(crate) async fn ask(&self, lane: Lane, query: &str) -> Result<Asked> {
+        let connection = self.connection(lane).await?;
+        self.sent.fetch_add(1, Ordering::Relaxed);
+        let asked = connection.query_typed(query, &[]);
+        match tokio::time::timeout(self.settings.timeout + GRACE, asked).await {
+            Ok(asked) => Ok(asked),
+            Err(_) => {
+                self.discard(connection);
+                Err(failure::no_answer_in_time())
+            }
+        }
+    }
+
+    /// Several statements, as one transaction.
+    pub(crate) async fn run_script(&self, lane: Lane, script: &str) -> Result<()> {
+        let connection = self.connection(lane).await?;
+        self.sent.fetch_add(1, Ordering::Relaxed);
+        // Others may be at it, and it is done once only.
+        let limit = self.settings.timeout + Duration::from_secs(30);
+        match tokio::time::timeout(limit, connection.batch_execute(script)).await {
+            Ok(done) => done.map_err(failure::of_call),
+            Err(_) => {
+                self.discard(connection);
+                Err(failure::no_answer_in_time())
+            }
+        }
+    }
+
+    /// A connection whose answer did not come is of no use; what it still waits for is to end.
+    fn discard(&self, connection: Object) {
+        let connection = Object::take(connection);
+        let cancel = connection.cancel_token();
+        let tls = self.tls.clone();
+        let patience = self.settings.connect_timeout;
+        tokio::spawn(async move {
+            let _ = tokio::time::timeout(patience, cancel.cancel_query(tls)).await;
+        });
+    }
+}
+
+/// What came of a query that was asked once.
+pub(crate) type Asked = std::result::Result<Vec<Row>, Cause>;
+
+fn pool(settings: &Settings, tls: &MakeRustlsConnect, size: usize) -> Result<Pool> {
+    let manager = Manager::from_config(
+        settings.server.clone(),
+        tls.clone(),
+        ManagerConfig {
+            recycling_method: RecyclingMethod::Fast,
+        },
+    );
+    let timeouts = Timeouts {
+        wait: Some(settings.timeout),
+        create: Some(settings.connect_timeout),
+        recycle: None,
+    };
+    Pool::builder(manager)
+        .max_size(size)
+        .timeouts(timeouts)
+        .runtime(Runtime::Tokio1)
+        .build()
+        .map_err(|cause| failure::nonsense(&cause.to_string()))
+}

@@ -1,0 +1,72 @@
+-- leasehold's tables and functions for PostgreSQL, layout 1. To run again does no harm.
+--
+-- A holder or a waiter is a row; nobody keeps a connection or a transaction open. All times are the server's. Every
+-- call that decides about a lock first takes the lock's stripe, a number from its name, as an advisory lock that ends with
+-- the call. Renewals take no stripe: they touch rows that are there and have not expired, and whoever removes an
+-- expired row waits for them and looks again.
+
+DO $$
+BEGIN
+  -- IF NOT EXISTS would ask for the right to create one even where it is there.
+  IF to_regnamespace('leasehold') IS NULL THEN
+    CREATE SCHEMA leasehold;
+  END IF;
+END
+$$;
+
+CREATE TABLE IF NOT EXISTS leasehold.layout (
+  version integer NOT NULL,
+  only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row)
+);
+
+-- The greatest token given in each stripe: storage does not grow with the number of names.
+CREATE TABLE IF NOT EXISTS leasehold.tokens (
+  stripe integer PRIMARY KEY,
+  last bigint NOT NULL
+) WITH (fillfactor = 50);
+
+-- A claim is kept as a hash: who reads the table cannot release or renew.
+CREATE TABLE IF NOT EXISTS leasehold.holders (
+  name text COLLATE "C" NOT NULL,
+  claim bytea NOT NULL,
+  mode integer NOT NULL,               -- 0: exclusive, -1: shared, n: a permit of n
+  token bigint NOT NULL,
+  since timestamptz NOT NULL,
+  expires_at timestamptz NOT NULL,
+  backed_until timestamptz NOT NULL,   -- until then, a crash that forgets this row brings back one that excludes as much
+  offered boolean NOT NULL,            -- handed over, and its holder has not said a word yet
+  listener text,
+  number bigint,
+  owner text NOT NULL,
+  host text NOT NULL,
+  pid bigint NOT NULL,
+  reason text,
+  PRIMARY KEY (name, claim)
+) WITH (fillfactor = 50);
+
+CREATE INDEX IF NOT EXISTS holders_offered ON leasehold.holders (listener, expires_at) WHERE offered;
+
+-- Forgotten in a crash, and then made again by those who wait: so they need no log.
+CREATE UNLOGGED TABLE IF NOT EXISTS leasehold.waiters (
+  name text COLLATE "C" NOT NULL,
+  claim bytea NOT NULL,
+  place bigint GENERATED ALWAYS AS IDENTITY,
+  mode integer NOT NULL,
+  ttl bigint NOT NULL,                 -- milliseconds
+  since timestamptz NOT NULL,
+  listener text NOT NULL,
+  number bigint NOT NULL,
+  owner text NOT NULL,
+  host text NOT NULL,
+  pid bigint NOT NULL,
+  reason text,
+  PRIMARY KEY (name, claim)
+);
+
+CREATE INDEX IF NOT EXISTS waiters_in_order ON leasehold.waiters (name, place);
+
+-- One row a process that waits. Its waiters are alive for as long as it is.
+CREATE UNLOGGED TABLE IF NOT EXISTS leasehold.listeners (
+  id text PRIMARY KEY,
+  alive_until timestamptz NOT NULL
+) WITH (fillfactor = 50);
