@@ -22,12 +22,14 @@ use crate::name::LockName;
 use crate::token::FencingToken;
 use crate::url::EngineUrl;
 
-#[cfg(any(feature = "redis", feature = "postgres"))]
+#[cfg(any(feature = "redis", feature = "postgres", feature = "mysql"))]
 pub(crate) mod handover;
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 #[allow(dead_code)] // until the engines are in
 pub(crate) mod lineup;
 pub mod memory;
+#[cfg(feature = "mysql")]
+pub mod mysql;
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 #[allow(dead_code)] // until the engines are in
 pub(crate) mod overdue;
@@ -39,13 +41,22 @@ pub mod raw;
 pub mod redis;
 #[cfg(feature = "redis")]
 pub mod redlock;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) mod rows;
 #[cfg(all(feature = "sqlite", unix))]
 pub mod sqlite;
-#[cfg(any(feature = "redis", feature = "postgres"))]
+#[cfg(any(feature = "redis", feature = "postgres", feature = "mysql"))]
 pub(crate) mod tls;
-#[cfg(feature = "postgres")]
+#[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) mod under_way;
-#[cfg(any(feature = "redis", feature = "postgres", all(feature = "sqlite", unix)))]
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) mod vigil;
+#[cfg(any(
+    feature = "redis",
+    feature = "postgres",
+    feature = "mysql",
+    all(feature = "sqlite", unix)
+))]
 pub(crate) mod waiters;
 
 /// Stores locks.
@@ -412,4 +423,6 @@ pub static DRIVERS: &[Driver] = &[
     redlock::DRIVER,
     #[cfg(feature = "postgres")]
     postgres::DRIVER,
+    #[cfg(feature = "mysql")]
+    mysql::DRIVER,
 ];

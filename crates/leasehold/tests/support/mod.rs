@@ -6,10 +6,13 @@ pub mod bent_clock;
 #[cfg(feature = "conformance")]
 pub mod crowd;
 pub mod deployment;
+#[cfg(feature = "mysql")]
+pub mod mariadb_server;
 #[cfg(feature = "postgres")]
 pub mod postgres_server;
 pub mod proxy;
 pub mod redis_server;
+pub mod server_user;
 
 use std::net::TcpListener;
 
