@@ -6,7 +6,7 @@ use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, watch};
 
 use crate::backoff::Backoff;
 use crate::clock::{Clock, Moment};
@@ -15,7 +15,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// Whether anyone listens just now, and how to ask for it.
 #[derive(Debug)]
 pub(crate) struct Vigil {
-    need: mpsc::UnboundedSender<()>,
+    need: Needed,
     report: watch::Sender<Report>,
 }
 
@@ -39,11 +39,12 @@ pub(crate) trait Listens: Send + Sync + 'static {
 }
 
 /// What asks the thread to begin.
-pub(crate) type Needed = mpsc::UnboundedReceiver<()>;
+pub(crate) type Needed = Arc<Notify>;
 
 impl Vigil {
     pub(crate) fn new() -> (Self, Needed) {
-        let (need, needed) = mpsc::unbounded_channel();
+        let need = Needed::default();
+        let needed = Arc::clone(&need);
         let report = watch::Sender::new(Report::Failed(ErrorKind::Unexpected, String::new()));
         (Self { need, report }, needed)
     }
@@ -63,11 +64,12 @@ impl Vigil {
         patience: Duration,
         too_late: fn() -> Error,
     ) -> Result<()> {
+        // Even if it is alive: the thread may have just found that nobody waits, and would let that lapse.
+        self.need.notify_one();
         let mut report = self.report.subscribe();
         if report.borrow_and_update().is_alive() {
             return Ok(());
         }
-        let _ = self.need.send(());
         let heard = async {
             while report.changed().await.is_ok() {
                 match &*report.borrow_and_update() {
@@ -82,6 +84,13 @@ impl Vigil {
             Ok(heard) => heard,
             Err(_) => Err(too_late()),
         }
+    }
+}
+
+/// The thread sees that it is needed no more.
+impl Drop for Vigil {
+    fn drop(&mut self) {
+        self.need.notify_one();
     }
 }
 
@@ -156,9 +165,7 @@ impl<L: Listens> Watch<L> {
                 Some(ears) if ears.anyone_waits() => return true,
                 Some(_) => {}
             }
-            if self.needed.recv().await.is_none() {
-                return false;
-            }
+            self.needed.notified().await;
         }
     }
 }

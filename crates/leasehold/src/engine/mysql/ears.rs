@@ -2,7 +2,7 @@
 //!
 //! MySQL has no messages. The listener sleeps on the server, inside a call, and whoever hands over a lock ends its sleep with
 //! `KILL QUERY`, after its own commit; the call then looks and answers. No wake-up is lost: a call looks before it sleeps. Which
-//! connection sleeps is told by a lock of the server's own (`GET_LOCK`) that the listener keeps: it cannot be out of date, as a number in
+//! connection sleeps is told by a lock of the server's own (`GET_LOCK`) that the listener has meanwhile: it cannot be out of date, as a number in
 //! a table could after a restart. Who may not end another user's sleep, or cannot see it (a proxy, another node of a cluster), lets it
 //! sleep; the listener notices that it was told too late, and from then on takes short naps instead.
 
@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use mysql_async::prelude::Queryable;
-use mysql_async::{Conn, Error as Cause, Params, Row, Value};
+use mysql_async::{Conn, Error as Cause, Row};
 
 use super::failure;
 use super::server;
@@ -167,21 +167,24 @@ impl Ears {
 
 async fn session(settings: &Settings, watch: &mut Watch<Ears>) -> Result<()> {
     let mut connection = server::connect(settings).await?;
-    let call = format!("CALL {}_listen(?, ?, ?, ?, ?)", settings.table);
-    let Some(ears) = watch.ears() else {
-        return Ok(());
-    };
-    if !can_be_woken(&mut connection, ears.id()).await? {
-        ears.naps.store(true, Ordering::Relaxed);
-    }
-    drop(ears);
+    let wakes = can_be_woken(&mut connection).await?;
     while watch.is_needed().await {
         let Some(ears) = watch.ears() else {
             return Ok(());
         };
-        let listened = listen(&ears, &mut connection, &call);
+        if !wakes {
+            ears.naps.store(true, Ordering::Relaxed);
+        }
+        let listened = listen(&ears, &mut connection, &settings.table);
         match tokio::time::timeout(settings.timeout + HEAR, listened).await {
-            Ok(listened) => listened?,
+            Ok(Ok(())) => {}
+            Ok(Err(Failed::Cut)) => {
+                let spoilt = connection.id();
+                connection = server::connect(settings).await?;
+                // The client would wait for the rest of the answer for ever.
+                let _ = connection.query_drop(format!("KILL {spoilt}")).await;
+            }
+            Ok(Err(Failed::With(error))) => return Err(error),
             Err(_) => return Err(failure::no_answer_in_time()),
         }
         watch.went_well();
@@ -189,45 +192,65 @@ async fn session(settings: &Settings, watch: &mut Watch<Ears>) -> Result<()> {
     Ok(())
 }
 
-/// Whether others can tell which connection is ours. With a proxy in between it may be lent to others, whose work must not be ended.
-async fn can_be_woken(connection: &mut Conn, id: &str) -> Result<bool> {
+/// Whether others can tell which connection is ours. With a proxy in between it may be lent to others, whose work must not be
+/// ended; and some clusters have no locks of their own.
+async fn can_be_woken(connection: &mut Conn) -> Result<bool> {
     let known_as = u64::from(connection.id());
     let asked = connection.query_first::<u64, _>("SELECT CONNECTION_ID()");
     let really = asked.await.map_err(failure::of_call)?;
     if really.map(|really| really & u64::from(u32::MAX)) != Some(known_as) {
         return Ok(false);
     }
-    let take = format!("SELECT GET_LOCK('leasehold:{id}', 0)");
-    match connection.query_first::<Option<i64>, _>(take).await {
-        Ok(taken) => Ok(taken.flatten() == Some(1)),
-        // Some clusters have no such locks.
+    match connection.query_drop("DO RELEASE_ALL_LOCKS()").await {
+        Ok(()) => Ok(true),
         Err(Cause::Server(_)) => Ok(false),
         Err(cause) => Err(failure::of_call(cause)),
     }
 }
 
-async fn listen(ears: &Ears, connection: &mut Conn, call: &str) -> Result<()> {
+/// Why there is no answer.
+enum Failed {
+    /// It was cut off in the middle.
+    Cut,
+    With(Error),
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Self {
+        Self::With(error)
+    }
+}
+
+async fn listen(
+    ears: &Ears,
+    connection: &mut Conn,
+    table: &str,
+) -> std::result::Result<(), Failed> {
     let step = match ears.naps.load(Ordering::Relaxed) {
         true => NAP,
         false => HEAR,
     };
-    let parameters: Vec<Value> = vec![
-        ears.id().into(),
-        millis(ALIVE).into(),
-        millis(HEAR).into(),
-        millis(step).into(),
-        ears.known().into(),
-    ];
+    // Nothing but digits.
+    let call = format!(
+        "CALL {table}_listen('{}', {}, {}, {}, {}, '{}')",
+        ears.id(),
+        millis(ALIVE),
+        millis(HEAR),
+        millis(step),
+        u8::from(step == HEAR),
+        ears.known()
+    );
     let sent = Clock::machine().now();
-    let rows = match connection
-        .exec::<Row, _, _>(call, Params::Positional(parameters))
-        .await
-    {
+    let answer = match connection.query_iter(call).await {
+        Ok(answer) => answer,
+        // Its sleep was ended, and the call with it; or it was rolled back. The next one looks.
+        Err(Cause::Server(said)) if matches!(said.code, 1317 | 1205 | 1213) => return Ok(()),
+        Err(cause) => return Err(failure::of_call(cause).into()),
+    };
+    let rows: Vec<Row> = match answer.collect_and_drop().await {
         Ok(rows) => rows,
-        // Where a call does not outlive the end of its sleep, the next one looks.
-        Err(Cause::Server(said)) if said.code == 1317 => return Ok(()),
-        Err(Cause::Server(said)) if matches!(said.code, 1205 | 1213) => return Ok(()),
-        Err(cause) => return Err(failure::of_call(cause)),
+        Err(Cause::Server(said)) if said.code == 1317 => return Err(Failed::Cut),
+        Err(cause) => return Err(failure::of_call(cause).into()),
     };
     let nonsense = || failure::nonsense("no row");
     let first = rows.first().ok_or_else(nonsense)?;
@@ -256,5 +279,5 @@ async fn listen(ears: &Ears, connection: &mut Conn, call: &str) -> Result<()> {
     if !was_alive {
         ears.waiters.ring_all();
     }
-    Ok::<(), Error>(())
+    Ok(())
 }

@@ -1,9 +1,12 @@
 -- A process that waits says so, again and again, and hears what has been handed over to its waiters since. It sleeps in between, in
 -- steps of p_step at most, until something happens (then leasehold_wake ends its sleep) or p_hear has passed. p_known are tokens that
 -- it has heard of. Whoever listens also passes on what was handed to the dead.
+--
+-- A lock of the server's own tells which connection sleeps; 0 for p_wakes if there can be none. It is taken before looking, so no wake-up
+-- is lost, and given back before answering, so no answer is cut off.
 CREATE PROCEDURE leasehold_listen(
   p_listener CHAR(32) CHARACTER SET ascii COLLATE ascii_bin, p_alive BIGINT, p_hear BIGINT, p_step BIGINT,
-  p_known MEDIUMTEXT CHARACTER SET ascii
+  p_wakes BOOLEAN, p_known MEDIUMTEXT CHARACTER SET ascii
 )
 SQL SECURITY INVOKER
 BEGIN
@@ -34,6 +37,10 @@ BEGIN
       CALL leasehold_pass_on(v_name, p_listener);
     END LOOP;
   END IF;
+  IF p_wakes THEN
+    DO RELEASE_ALL_LOCKS();
+    DO GET_LOCK(CONCAT('leasehold:', p_listener), 0);
+  END IF;
   hear: LOOP
     SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
     SET v_news = EXISTS (
@@ -44,6 +51,9 @@ BEGIN
     END IF;
     DO SLEEP(LEAST(p_step, (v_end - v_now) / 1000) / 1000);
   END LOOP;
+  IF p_wakes THEN
+    DO RELEASE_ALL_LOCKS();
+  END IF;
   SELECT v_was_alive, v_now, (v_alive_until - v_now) DIV 1000, NULL
   UNION ALL
   SELECT v_was_alive, v_now, 0, CONCAT_WS(':', 'granted', number, token, ROUND((expires_at - since) / 1000), since)

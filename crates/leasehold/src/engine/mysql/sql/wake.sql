@@ -1,4 +1,4 @@
--- Ends the sleep of these processes' listeners. Each has a lock of the server's own in its session, which tells its connection.
+-- Ends the sleep of these processes' listeners. Each that sleeps has a lock of the server's own, which tells its connection.
 -- A wake-up that fails costs a moment only: they look by themselves now and then.
 CREATE PROCEDURE leasehold_wake(p_listeners MEDIUMTEXT CHARACTER SET ascii)
 SQL SECURITY INVOKER
