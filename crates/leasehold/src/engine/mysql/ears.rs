@@ -27,9 +27,11 @@ use crate::error::{Error, Result};
 use crate::token::FencingToken;
 
 /// For how long waiters count as alive after each beat.
-const ALIVE: Duration = Duration::from_millis(1000);
+const ALIVE: Duration = Duration::from_millis(600);
+/// For how long they do so although nobody sees us sleep.
+const SURE: Duration = Duration::from_millis(350);
 /// How long a call sleeps at most.
-const HEAR: Duration = Duration::from_millis(200);
+const HEAR: Duration = Duration::from_millis(150);
 /// How long a nap is.
 const NAP: Duration = Duration::from_millis(10);
 /// A hand-over that is found later than this, at the end of a whole sleep, did not wake us.
@@ -232,9 +234,10 @@ async fn listen(
     };
     // Nothing but digits.
     let call = format!(
-        "CALL {table}_listen('{}', {}, {}, {}, {}, '{}')",
+        "CALL {table}_listen('{}', {}, {}, {}, {}, {}, '{}')",
         ears.id(),
         millis(ALIVE),
+        millis(SURE),
         millis(HEAR),
         millis(step),
         u8::from(step == HEAR),

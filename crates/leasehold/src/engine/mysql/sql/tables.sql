@@ -51,7 +51,8 @@ CREATE TABLE IF NOT EXISTS leasehold_waiters (
 -- One row a process that waits. Its waiters are alive for as long as it is.
 CREATE TABLE IF NOT EXISTS leasehold_listeners (
   id CHAR(32) CHARACTER SET ascii COLLATE ascii_bin NOT NULL PRIMARY KEY,
-  alive_until BIGINT NOT NULL
+  alive_until BIGINT NOT NULL,
+  sure_until BIGINT NOT NULL           -- later than this it is alive only while it can be seen to sleep
 ) ENGINE = InnoDB;
 
 CREATE TABLE IF NOT EXISTS leasehold_records (
