@@ -35,7 +35,7 @@ const HEAR: Duration = Duration::from_millis(150);
 /// How long a nap is.
 const NAP: Duration = Duration::from_millis(10);
 /// A hand-over that is found later than this, at the end of a whole sleep, did not wake us.
-const LATE: u64 = 50_000;
+const LATE: u64 = 15_000;
 /// So many missed wake-ups in a row are no accident.
 const STRIKES: u8 = 2;
 /// For how long to remember what has been heard: longer than any hand-over lasts.

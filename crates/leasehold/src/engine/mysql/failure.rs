@@ -5,6 +5,18 @@ use mysql_async::{DriverError, Error as Cause, IoError};
 use super::schema::LAYOUT;
 use crate::error::{Error, ErrorKind};
 
+/// The number of what the server said.
+pub(crate) fn code(error: &Error) -> Option<u16> {
+    let cause = std::error::Error::source(error)?.downcast_ref::<Cause>()?;
+    match cause {
+        Cause::Server(said) => Some(said.code),
+        _ => None,
+    }
+}
+
+/// There is no such table.
+pub(crate) const NO_TABLE: u16 = 1146;
+
 /// What to do about a failed call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Remedy {

@@ -1,6 +1,6 @@
 //! Whether a server can be trusted with locks, and what to know about it.
 
-use super::failure::{self, read_only, unfit};
+use super::failure::{self, unfit};
 use super::server::{Lane, Server};
 use crate::error::Result;
 
@@ -55,13 +55,8 @@ async fn may_write(server: &Server) -> Result<()> {
     match server.call(Lane::Begin, write, Vec::new()).await {
         Ok(_) => Ok(()),
         // There are no tables yet: the attempt to make them tells.
-        Err(error) if error.what().contains("doesn't exist") => Ok(()),
-        Err(error) if error.what().contains("read-only") => Err(error),
-        Err(error) => Err(failure::unfit(format!(
-            "{}, and {}",
-            read_only("read_only is on").what(),
-            error.what()
-        ))),
+        Err(error) if failure::code(&error) == Some(failure::NO_TABLE) => Ok(()),
+        Err(error) => Err(error),
     }
 }
 

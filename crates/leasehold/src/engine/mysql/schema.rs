@@ -113,15 +113,12 @@ async fn is_there(server: &Server) -> Result<bool> {
 
 /// The layout that is there; `None` if there is none.
 async fn found(server: &Server) -> Result<Option<i64>> {
-    let count = "SELECT COUNT(*) FROM information_schema.tables \
-                 WHERE table_schema = DATABASE() AND table_name = 'leasehold_layout'";
-    let count = server.call(Lane::Begin, count, Vec::new()).await?;
-    if count.first()?.get::<i64, _>(0) != Some(1) {
-        return Ok(None);
-    }
     let version = "SELECT version FROM leasehold_layout";
-    let version = server.call(Lane::Begin, version, Vec::new()).await?;
-    Ok(version.rows.first().and_then(|row| row.get(0)))
+    match server.call(Lane::Begin, version, Vec::new()).await {
+        Ok(answer) => Ok(answer.rows.first().and_then(|row| row.get(0))),
+        Err(error) if failure::code(&error) == Some(failure::NO_TABLE) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 fn may_not_create(server: &Server, error: &Error) -> Error {
