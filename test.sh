@@ -13,6 +13,13 @@ need() { command -v "$1" >/dev/null 2>&1 || missing+=("$2"); }
 need cc build-essential
 need unshare util-linux
 need redis-server redis-server
+[ -e /usr/share/java/zookeeper.jar ] || missing+=(zookeeper)
+need java default-jre-headless
+need etcd etcd-server
+need etcdctl etcd-client
+ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || missing+=(postgresql)
+need psql postgresql-client
+PATH="$PATH:/usr/sbin" need pgbouncer pgbouncer
 need python3 python3
 python3 -c 'import ensurepip, venv' >/dev/null 2>&1 || missing+=(python3-venv)
 need node nodejs
@@ -40,7 +47,7 @@ cargo fmt --all --check
 say "lints"
 cargo clippy --workspace --all-targets --all-features -- -D warnings
 if [ "${1:-}" != quick ]; then
-  for feature in "" sqlite files redis tower blocking tracing metrics bench conformance; do
+  for feature in "" sqlite files redis postgres mysql etcd zookeeper tower blocking tracing metrics bench conformance; do
     cargo clippy -q -p leasehold --no-default-features --features "$feature" -- -D warnings
   done
 fi

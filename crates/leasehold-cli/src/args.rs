@@ -12,6 +12,10 @@ use leasehold::{ClaimId, Wait};
 
 use crate::exit::Failure;
 
+mod recipe;
+
+pub(crate) use recipe::{AskArgs, ElectArgs, IdsArgs, RunRecipes};
+
 /// What is used if neither `--url` nor `$LEASEHOLD_URL` says otherwise.
 pub(crate) const DEFAULT_URL: &str = "sqlite:";
 
@@ -115,6 +119,12 @@ pub(crate) enum Command {
     Watch(Deferred<WatchArgs>),
     /// Take a lock away from whoever holds it
     Break(Deferred<BreakArgs>),
+    /// Keep CMD running on exactly one host
+    Elect(Deferred<ElectArgs>),
+    /// Ask whoever holds a lock to give it up
+    Ask(Deferred<AskArgs>),
+    /// Print ids that nobody else is given
+    Ids(Deferred<IdsArgs>),
     /// Read and write records that refuse stale writes
     Store(Deferred<StoreArgs>),
     /// Let a table of your own refuse stale tokens
@@ -123,6 +133,8 @@ pub(crate) enum Command {
     Bench(Deferred<BenchArgs>),
     #[command(hide = true)]
     BenchWorker(Deferred<BenchWorkerArgs>),
+    /// Print the SQL that makes an engine's tables
+    Schema(Deferred<SchemaArgs>),
     /// Print a completion script for a shell
     Completions(Deferred<CompletionsArgs>),
     /// Print the man page, or write all of them to a folder
@@ -143,6 +155,7 @@ pub(crate) enum Command {
   leasehold run backup --wait 0 -- ./backup.sh           give up at once if it is held (exit code 75)
   leasehold run deploy --wait forever --reason 'release 42' -- make deploy
   leasehold run nightly --at-least 1m -- ./report.sh     a host whose clock is late does not run it again
+  leasehold run hourly --once-per 50m -- ./report.sh     one of all hosts, once in the time
   leasehold run api --permits 3 -- ./call-the-api.sh     up to three at a time
   leasehold run db --max-hold 10m -- ./migrate.sh        ended after ten minutes")]
 pub(crate) struct RunArgs {
@@ -156,6 +169,9 @@ pub(crate) struct RunArgs {
     /// End CMD before it has held the lock for longer than this
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) max_hold: Option<Duration>,
+
+    #[command(flatten)]
+    pub(crate) recipe: RunRecipes,
 
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
@@ -236,11 +252,16 @@ pub(crate) struct ShowArgs {
 #[command(after_help = "Examples:
   leasehold list
   leasehold list orders/                   only names that begin with orders/
-  leasehold list --json | jq -r .name      one object a line")]
+  leasehold list --json | jq -r .name      one object a line
+  leasehold list --deadlocks               who waits for whom in a circle")]
 pub(crate) struct ListArgs {
     /// Only names that begin with this
     #[arg(default_value = "", hide_default_value = true)]
     pub(crate) prefix: String,
+
+    /// Tell who waits for whom in a circle, and nothing else
+    #[arg(long)]
+    pub(crate) deadlocks: bool,
 }
 
 /// Watch locks being taken, waited for and released
@@ -449,6 +470,29 @@ pub(crate) struct BenchWorkerArgs {
 pub(crate) struct CompletionsArgs {
     /// The shell
     pub(crate) shell: Shell,
+}
+
+/// Print the SQL that makes an engine's tables
+///
+/// For a database where the user of the URL may not make them. To run it again does no harm, and brings older tables up to date.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  leasehold schema postgres | psql mydb
+  leasehold schema postgres --schema locks > locks.sql")]
+pub(crate) struct SchemaArgs {
+    /// The engine
+    pub(crate) engine: SqlEngine,
+
+    /// The schema that they are to be in: the same as ?schema= in the URL
+    #[arg(long, value_name = "NAME")]
+    pub(crate) schema: Option<String>,
+}
+
+/// An engine whose tables can be made beforehand.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+pub(crate) enum SqlEngine {
+    /// PostgreSQL
+    Postgres,
 }
 
 /// Print the man page, or write all of them to a folder

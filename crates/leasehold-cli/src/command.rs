@@ -6,26 +6,30 @@ use crate::args::{Cli, Command, Deferred};
 use crate::exit::{Outcome, unexpected};
 
 mod acquire;
+mod ask;
 mod bench;
 mod break_lock;
 mod completions;
+mod elect;
 mod fence;
+mod ids;
 mod list;
 mod man;
 mod release;
 mod renew;
 mod run;
+mod schema;
 mod show;
 mod store;
 mod watch;
 
 /// What all commands are told.
 #[derive(Debug)]
-struct Context {
+pub(crate) struct Context {
     /// The engine's URL, as given.
-    url: String,
+    pub(crate) url: String,
     /// Whether results are to be JSON.
-    json: bool,
+    pub(crate) json: bool,
 }
 
 impl Context {
@@ -54,10 +58,14 @@ pub(crate) fn execute(cli: Cli) -> Outcome {
         Command::List(Deferred(args)) => block_on(list::list(context, args)),
         Command::Watch(Deferred(args)) => block_on(watch::watch(context, args)),
         Command::Break(Deferred(args)) => block_on(break_lock::break_lock(context, args)),
+        Command::Elect(Deferred(args)) => block_on(elect::elect(context, args)),
+        Command::Ask(Deferred(args)) => block_on(ask::ask(context, args)),
+        Command::Ids(Deferred(args)) => block_on(ids::ids(context, args)),
         Command::Store(Deferred(args)) => block_on(store::store(context, args)),
         Command::Fence(Deferred(args)) => block_on(fence::fence(context, args)),
         Command::Bench(Deferred(args)) => bench::bench(context, args),
         Command::BenchWorker(Deferred(args)) => bench::worker::main(context, args),
+        Command::Schema(Deferred(args)) => schema::schema(args),
         Command::Completions(Deferred(args)) => completions::completions(args),
         Command::Man(Deferred(args)) => man::man(args),
     }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use leasehold::{ClaimId, Error, ErrorKind, Lease, Locks, Mode, Result};
+use leasehold::{ClaimId, Claimant, Error, ErrorKind, LeaseView, Locks, Mode, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::request::Request;
@@ -25,6 +25,16 @@ pub(crate) struct Holding {
     token: u64,
     mode: HeldMode,
     ttl_ms: u64,
+    /// Who holds it.
+    by: Party,
+}
+
+/// A claimant.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Party {
+    owner: String,
+    host: String,
+    pid: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,7 +71,7 @@ impl Held {
     }
 
     /// The list for the next child.
-    pub(crate) fn and(mut self, lease: &Lease, request: &Request, url: &str) -> Self {
+    pub(crate) fn and(mut self, lease: &LeaseView, request: &Request, url: &str) -> Self {
         self.0.push(Holding {
             url: url.to_owned(),
             name: request.name.as_str().to_owned(),
@@ -69,8 +79,18 @@ impl Held {
             token: lease.token().get(),
             mode: request.mode.into(),
             ttl_ms: request.ttl.get().as_millis() as u64,
+            by: {
+                let Claimant { owner, host, pid } = lease.claimant().clone();
+                Party { owner, host, pid }
+            },
         });
         self
+    }
+
+    /// The outermost run, in whose name this process asks: what waits within it keeps it waiting too.
+    pub(crate) fn outermost(&self) -> Option<Claimant> {
+        let Party { owner, host, pid } = self.0.first()?.by.clone();
+        Some(Claimant { owner, host, pid })
     }
 
     /// As it goes into the environment.
@@ -162,6 +182,11 @@ mod tests {
             token: 7,
             mode,
             ttl_ms: 1000,
+            by: Party {
+                owner: "o".into(),
+                host: "h".into(),
+                pid: 1,
+            },
         }])
     }
 

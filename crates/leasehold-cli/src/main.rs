@@ -14,6 +14,7 @@ mod signals;
 mod supervise;
 mod terminal;
 mod waiting;
+mod work;
 
 fn main() {
     let outcome = args::Cli::from_command_line().and_then(command::execute);

@@ -4,9 +4,9 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::time::Duration;
 
-use leasehold::{LockName, LockRequest, Locks, Mode, Result, Ttl, Wait};
+use leasehold::{Claimant, LockName, LockRequest, Locks, Mode, Result, Ttl, Wait};
 
-use crate::args::{LockArgs, RunArgs};
+use crate::args::{ElectArgs, LockArgs, RunArgs, RunRecipes};
 
 /// A claim on a lock, ready to be sent.
 #[derive(Debug)]
@@ -40,15 +40,34 @@ impl Request {
         })
     }
 
-    /// Checks what `run` asks for; returns the command as well.
-    pub(crate) fn of_run(args: RunArgs) -> Result<(Self, Vec<std::ffi::OsString>)> {
+    /// Checks what `run` asks for; returns the rest as well.
+    pub(crate) fn of_run(
+        args: RunArgs,
+        outermost: Option<&Claimant>,
+    ) -> Result<(Self, RunRecipes, Vec<std::ffi::OsString>)> {
         let mut request = Self::new(args.lock)?;
         request.at_least = args.at_least;
         request.max_hold = args.max_hold;
-        if request.owner.is_none() {
+        // Within another run the label is that of the outermost, as all of the claimant is.
+        if request.owner.is_none() && outermost.is_none() {
             request.owner = args.command.first().and_then(|command| label(command));
         }
-        Ok((request, args.command))
+        Ok((request, args.recipe, args.command))
+    }
+
+    /// Checks what `elect` asks for: the lock, however long it takes.
+    pub(crate) fn of_elect(args: &ElectArgs) -> Result<Self> {
+        let command = args.command.first();
+        Ok(Self {
+            name: LockName::new(&args.name)?,
+            mode: Mode::Exclusive,
+            ttl: Ttl::new(args.ttl)?,
+            wait: Wait::Forever,
+            at_least: None,
+            max_hold: None,
+            owner: args.owner.clone().or_else(|| label(command?)),
+            reason: None,
+        })
     }
 
     /// As the library wants it.

@@ -1,14 +1,21 @@
 //! Watching over CMD while it runs under its lease: signals, stops, and an end in time.
 
+use std::fmt::{self, Debug};
+use std::pin::Pin;
 use std::time::Duration;
 
 use leasehold::clock::{Clock, Moment};
+use leasehold::recipe::RevokeRequest;
 use leasehold::{LeaseState, LeaseView, LossReason};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::{getpgrp, getpid};
 
 use crate::child::Child;
 use crate::exit;
+use crate::output::{
+    self,
+    table::{printable, who},
+};
 use crate::process_tree;
 use crate::signals::Signals;
 use crate::terminal::Terminal;
@@ -58,8 +65,23 @@ pub(crate) enum End {
     ByUs(String),
 }
 
+/// What someone asks of the holder, once someone does, and the signal that CMD gets then.
+pub(crate) struct Listening {
+    pub(crate) signal: Signal,
+    pub(crate) asked: Pin<Box<dyn Future<Output = leasehold::Result<RevokeRequest>>>>,
+}
+
+impl Debug for Listening {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Listening({})", self.signal)
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Supervisor {
+    pub(crate) listening: Option<Listening>,
+    /// The signals that were passed on.
+    pub(crate) passed_on: Vec<Signal>,
     pub(crate) child: Child,
     pub(crate) lease: LeaseView,
     pub(crate) clock: Clock,
@@ -97,6 +119,7 @@ impl Supervisor {
             tokio::select! {
                 biased;
                 signal = self.signals.next() => self.pass_on(signal),
+                asked = asked(&mut self.listening) => self.tell_of(asked),
                 _ = self.lease.lost() => {}
                 () = self.clock.sleep_until(ending.term_at) => {}
             }
@@ -138,7 +161,23 @@ impl Supervisor {
                 let _ = kill(getpid(), Signal::SIGSTOP);
                 self.go_on();
             }
-            signal => self.child.signal(signal),
+            signal => {
+                self.passed_on.push(signal);
+                self.child.signal(signal);
+            }
+        }
+    }
+
+    /// Told once: CMD decides what comes of it.
+    fn tell_of(&mut self, asked: leasehold::Result<RevokeRequest>) {
+        let Some(Listening { signal, .. }) = self.listening.take() else {
+            return;
+        };
+        // Without an answer the lease is lost, and that is told elsewhere.
+        if let Ok(RevokeRequest { reason, by }) = asked {
+            let (by, reason) = (who(&by), printable(&reason));
+            output::warn(&format!("asked to give the lock up by {by}: {reason}"));
+            self.child.signal(signal);
         }
     }
 
@@ -183,6 +222,13 @@ impl Supervisor {
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }
+    }
+}
+
+async fn asked(listening: &mut Option<Listening>) -> leasehold::Result<RevokeRequest> {
+    match listening {
+        Some(listening) => listening.asked.as_mut().await,
+        None => std::future::pending().await,
     }
 }
 

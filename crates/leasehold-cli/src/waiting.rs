@@ -29,8 +29,20 @@ pub(crate) async fn obtain(
     signals: &mut Signals,
     quiet: bool,
 ) -> Outcome<Lease> {
+    let acquire = request.to(locks).acquire();
+    until_obtained(locks, request, signals, quiet, acquire).await
+}
+
+/// The same for whatever else waits for the lock.
+pub(crate) async fn until_obtained<T>(
+    locks: &Locks,
+    request: &Request,
+    signals: &mut Signals,
+    quiet: bool,
+    acquire: impl Future<Output = leasehold::Result<T>>,
+) -> Outcome<T> {
     let ended_by = {
-        let mut acquire = pin!(request.to(locks).acquire());
+        let mut acquire = pin!(acquire);
         let mut telling = pin!(tell(locks, request, quiet));
         loop {
             tokio::select! {
@@ -61,18 +73,23 @@ async fn tell(locks: &Locks, request: &Request, quiet: bool) {
     loop {
         let found = locks.show(&request.name).await.ok();
         for _ in 0..TICKS_A_LOOK {
-            line.say(&describe(request, found.as_ref(), start.elapsed()));
+            let me = locks.claimant();
+            line.say(&describe(request, me, found.as_ref(), start.elapsed()));
             tokio::time::sleep(TICK).await;
         }
     }
 }
 
-fn describe(request: &Request, found: Option<&LockInfo>, waited: Duration) -> String {
+fn describe(
+    request: &Request,
+    me: &Claimant,
+    found: Option<&LockInfo>,
+    waited: Duration,
+) -> String {
     let mut text = format!("waiting {} for {}", age(waited), request.name);
     let Some(lock) = found else {
         return text;
     };
-    let me = Claimant::this_process();
     let is_me = |who: &Claimant| who.pid == me.pid && who.host == me.host;
     let mut waiters = lock.waiters.iter();
     if let Some(place) = waiters.position(|waiter| is_me(&waiter.claimant)) {

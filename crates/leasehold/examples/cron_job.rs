@@ -1,28 +1,35 @@
 //! A job that is started on many hosts at about the same time and should run on one of them.
 //!
-//! `cargo run --example cron_job -- [URL]`, several at once.
+//! `cargo run --example cron_job -- [URL]`, several at once, and again within the minute.
 
 use std::time::Duration;
 
 use leasehold::Locks;
+use leasehold::recipe::Turn;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> leasehold::Result<()> {
     let url = std::env::args().nth(1);
     let locks = Locks::connect(url.as_deref().unwrap_or("sqlite:")).await?;
-    let lease = locks
+    // A little less than the time between two starts: what asks too early is too early.
+    let turn = locks
         .lock("example/cron-job")
-        .reason("the nightly report")
-        // However quick the job is, a host whose clock is two seconds late does not run it again.
-        .hold_at_least(Duration::from_secs(2))
-        .try_acquire()
+        .reason("the report of the minute")
+        .once_per(Duration::from_secs(50))
+        .retry_failed()
+        .begin()
         .await?;
-    match lease {
-        Some(lease) => {
-            println!("running, with token {}", lease.token());
-            lease.release().await?;
+    match turn {
+        Turn::Ours(run) => {
+            println!("running, with token {}", run.token());
+            run.succeeded().await?;
         }
-        None => println!("another one runs it"),
+        Turn::Taken(ran) => println!(
+            "{} (pid {}) has run it; it may run again in {} s",
+            ran.by.owner,
+            ran.by.pid,
+            ran.next_in.as_secs()
+        ),
     }
     Ok(())
 }

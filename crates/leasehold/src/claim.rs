@@ -28,7 +28,7 @@ pub struct Claim {
 }
 
 /// Who asks, for people to read.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Claimant {
     /// A label; by default the program's name.
     pub owner: String,
@@ -81,7 +81,7 @@ pub(crate) fn check_text(what: &str, text: &str, max_bytes: usize) -> Result<()>
     Ok(())
 }
 
-/// 128 random bits from the operating system. A secret: it is what signs the lock.
+/// 128 bits: random ones from the operating system, or those of an [`IdPool`](crate::recipe::IdPool). A secret: it is what signs the lock.
 ///
 /// It prints as `ClaimId(…)`; [`ClaimId::reveal`] gives the digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -91,13 +91,7 @@ impl ClaimId {
     /// A new one.
     pub fn random() -> Result<Self> {
         let mut bits = [0; 16];
-        getrandom::fill(&mut bits).map_err(|cause| {
-            Error::new(
-                ErrorKind::Unexpected,
-                "the operating system gave no random bits",
-            )
-            .caused_by(cause)
-        })?;
+        fill_with_random(&mut bits)?;
         Ok(Self(bits))
     }
 
@@ -144,6 +138,17 @@ impl FromStr for ClaimId {
             ),
         }
     }
+}
+
+/// Random bits from the operating system, fit for secrets.
+pub(crate) fn fill_with_random(bits: &mut [u8]) -> Result<()> {
+    getrandom::fill(bits).map_err(|cause| {
+        Error::new(
+            ErrorKind::Unexpected,
+            "the operating system gave no random bits",
+        )
+        .caused_by(cause)
+    })
 }
 
 /// How a lock is held.

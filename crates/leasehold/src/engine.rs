@@ -22,16 +22,18 @@ use crate::name::LockName;
 use crate::token::FencingToken;
 use crate::url::EngineUrl;
 
+#[cfg(feature = "etcd")]
+pub mod etcd;
 #[cfg(any(feature = "redis", feature = "postgres", feature = "mysql"))]
 pub(crate) mod handover;
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
-#[allow(dead_code)] // until the engines are in
 pub(crate) mod lineup;
 pub mod memory;
+#[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
+pub(crate) mod meta;
 #[cfg(feature = "mysql")]
 pub mod mysql;
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
-#[allow(dead_code)] // until the engines are in
 pub(crate) mod overdue;
 #[cfg(feature = "postgres")]
 pub mod postgres;
@@ -41,15 +43,15 @@ pub mod raw;
 pub mod redis;
 #[cfg(feature = "redis")]
 pub mod redlock;
-#[cfg(any(feature = "postgres", feature = "mysql"))]
+#[cfg(feature = "mysql")]
 pub(crate) mod rows;
 #[cfg(all(feature = "sqlite", unix))]
 pub mod sqlite;
-#[cfg(any(feature = "redis", feature = "postgres", feature = "mysql"))]
+#[cfg(any(feature = "redis", feature = "etcd", feature = "postgres", feature = "mysql"))]
 pub(crate) mod tls;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) mod under_way;
-#[cfg(any(feature = "postgres", feature = "mysql"))]
+#[cfg(feature = "mysql")]
 pub(crate) mod vigil;
 #[cfg(any(
     feature = "redis",
@@ -58,6 +60,8 @@ pub(crate) mod vigil;
     all(feature = "sqlite", unix)
 ))]
 pub(crate) mod waiters;
+#[cfg(feature = "zookeeper")]
+pub mod zookeeper;
 
 /// Stores locks.
 ///
@@ -421,6 +425,10 @@ pub static DRIVERS: &[Driver] = &[
     redis::DRIVER,
     #[cfg(feature = "redis")]
     redlock::DRIVER,
+    #[cfg(feature = "etcd")]
+    etcd::DRIVER,
+    #[cfg(feature = "zookeeper")]
+    zookeeper::DRIVER,
     #[cfg(feature = "postgres")]
     postgres::DRIVER,
     #[cfg(feature = "mysql")]

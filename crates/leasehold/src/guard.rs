@@ -13,6 +13,8 @@
 //! | [`FenceLayer`] | the same in front of an HTTP service (`layer.rs`, feature `tower`) |
 //! | [`sql`] | for the user's own tables: a column, a trigger, and the token in a statement |
 
+#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+pub(crate) mod by_version;
 mod fence;
 #[cfg(all(feature = "files", unix))]
 mod files;

@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::claim::ClaimId;
+use crate::claim::{ClaimId, Claimant};
 use crate::clock::Moment;
 use crate::engine::{LossReason, Released, Renewal};
 use crate::error::{Error, ErrorKind, Result};
@@ -31,8 +31,8 @@ pub struct Lease {
 /// A look at a lease, to hand around: it asks and waits, but holds nothing.
 #[derive(Debug, Clone)]
 pub struct LeaseView {
-    core: Arc<Core>,
-    hold: Arc<Hold>,
+    pub(crate) core: Arc<Core>,
+    pub(crate) hold: Arc<Hold>,
 }
 
 /// What is known of a lease.
@@ -132,6 +132,11 @@ impl LeaseView {
         self.hold.name()
     }
 
+    /// Who holds it, as others see it.
+    pub fn claimant(&self) -> &Claimant {
+        &self.hold.claim.claimant
+    }
+
     /// The fencing token: give it to the resource with every write.
     pub fn token(&self) -> FencingToken {
         self.hold.token
@@ -221,6 +226,14 @@ impl LeaseView {
             observe::lost(&*self.core.engine, &self.hold, &reason);
         }
         self.lost_error(&reason)
+    }
+
+    /// The error, if it is lost.
+    pub(crate) fn still_good(&self) -> Result<()> {
+        match self.state() {
+            LeaseState::Lost(reason) => Err(self.lost_error(&reason)),
+            _ => Ok(()),
+        }
     }
 
     pub(crate) fn lost_error(&self, reason: &LossReason) -> Error {

@@ -12,6 +12,7 @@
 //! | [`Error`], [`ErrorKind`], [`Effect`] | what can go wrong (`error.rs`) |
 //! | [`url`] | pure parsing, then connecting |
 //! | [`engine`] | the contract, and one module an engine |
+//! | [`recipe`] | several locks at once, elections, once per period, unique ids, barriers, revokes |
 //! | [`guard`] | the resource's side: fenced and optimistic writes |
 //! | [`clock`] | the clock that counts time asleep |
 //! | [`blocking`] | the same without async |
@@ -38,6 +39,7 @@ mod locks;
 mod name;
 mod observe;
 mod owner;
+pub mod recipe;
 mod token;
 pub mod url;
 
@@ -55,6 +57,8 @@ pub use token::{FencingToken, wall_clock_micros};
 mod pages {
     #[doc = include_str!("../../../docs/guarantees.md")]
     mod guarantees {}
+    #[doc = include_str!("../../../docs/recipes.md")]
+    mod recipes {}
     #[doc = include_str!("../../../docs/fencing.md")]
     mod fencing {}
     #[doc = include_str!("../../../docs/engines/sqlite.md")]
@@ -63,4 +67,10 @@ mod pages {
     mod redis {}
     #[doc = include_str!("../../../docs/engines/redlock.md")]
     mod redlock {}
+    #[doc = include_str!("../../../docs/engines/postgres.md")]
+    mod postgres {}
+    #[doc = include_str!("../../../docs/engines/etcd.md")]
+    mod etcd {}
+    #[doc = include_str!("../../../docs/engines/zookeeper.md")]
+    mod zookeeper {}
 }

@@ -16,6 +16,7 @@ use crate::lease::{Lease, LeaseState, LeaseView};
 use crate::name::LockName;
 use crate::observe;
 use crate::owner::{Entry, Owner};
+use crate::recipe::IdPool;
 
 /// All the locks of one engine. Cheap to clone; clones share connections and the keep-alive.
 #[derive(Debug, Clone)]
@@ -23,6 +24,7 @@ pub struct Locks {
     core: Arc<Core>,
     claimant: Arc<Claimant>,
     owner: Option<Arc<Owner>>,
+    ids: Option<IdPool>,
 }
 
 /// What all clones and leases of a handle share.
@@ -37,6 +39,19 @@ impl Core {
     /// Says where an error happened.
     pub(crate) fn place(&self, error: Error, operation: &'static str, lock: &LockName) -> Error {
         error.during(operation, self.engine.location()).on(lock)
+    }
+
+    /// The guarded records that the engine keeps beside the locks.
+    pub(crate) fn store(&self) -> Result<Store> {
+        match self.engine.store() {
+            Some(records) => Ok(Store::new(records, self.engine.location())),
+            None => Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("{} keeps no guarded records", self.engine.scheme()),
+            )
+            .advise("check the token at the resource itself, or use a store on another engine")
+            .during("open the store", self.engine.location())),
+        }
     }
 }
 
@@ -56,6 +71,7 @@ impl Locks {
             }),
             claimant: Arc::new(Claimant::this_process()),
             owner: None,
+            ids: None,
         }
     }
 
@@ -74,7 +90,45 @@ impl Locks {
                 ..(*self.claimant).clone()
             }),
             owner: Some(Arc::default()),
+            ids: self.ids.clone(),
         })
+    }
+
+    /// A handle that asks in someone else's name, such as that of the process that has started this one: people are shown
+    /// them as one, and so is a [circle](Self::deadlocks) that they are in together.
+    pub fn on_behalf_of(&self, claimant: Claimant) -> Result<Self> {
+        check_text("owner", &claimant.owner, 255)?;
+        check_text("host", &claimant.host, 255)?;
+        Ok(Self {
+            claimant: Arc::new(claimant),
+            ..self.clone()
+        })
+    }
+
+    /// A handle whose claims are signed with ids from a pool, instead of 128 random bits each.
+    pub fn ids_from(&self, pool: &IdPool) -> Self {
+        Self {
+            ids: Some(pool.clone()),
+            ..self.clone()
+        }
+    }
+
+    /// The same handle, but of nobody in particular: it never takes a lock again that it holds.
+    pub(crate) fn of_nobody(&self) -> Self {
+        Self {
+            owner: None,
+            ..self.clone()
+        }
+    }
+
+    /// The clock that leases count on.
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.core.clock
+    }
+
+    /// In whose name it asks.
+    pub fn claimant(&self) -> &Claimant {
+        &self.claimant
     }
 
     /// Asks for a lock; the request ends in [`acquire`](LockRequest::acquire),
@@ -138,16 +192,7 @@ impl Locks {
 
     /// The guarded records that the engine keeps beside the locks.
     pub fn store(&self) -> Result<Store> {
-        let engine = &self.core.engine;
-        match engine.store() {
-            Some(records) => Ok(Store::new(records, engine.location())),
-            None => Err(Error::new(
-                ErrorKind::Unsupported,
-                format!("{} keeps no guarded records", engine.scheme()),
-            )
-            .advise("check the token at the resource itself, or use a store on another engine")
-            .during("open the store", engine.location())),
-        }
+        self.core.store()
     }
 
     /// Installs a column and a trigger on a table of the user's, in the database that keeps the locks, so that it refuses stale tokens:
@@ -219,12 +264,12 @@ impl Locks {
 #[derive(Debug)]
 #[must_use = "a request does nothing until it is acquired"]
 pub struct LockRequest {
-    locks: Locks,
-    name: Result<LockName>,
+    pub(crate) locks: Locks,
+    pub(crate) name: Result<LockName>,
     mode: Mode,
-    ttl: Duration,
-    wait: Wait,
-    owner: Option<String>,
+    pub(crate) ttl: Duration,
+    pub(crate) wait: Wait,
+    pub(crate) owner: Option<String>,
     reason: Option<String>,
     terms: Terms,
 }
@@ -294,7 +339,7 @@ impl LockRequest {
     pub async fn acquire(self) -> Result<Lease> {
         let wait = self.wait;
         let queues = wait != Wait::UpTo(Duration::ZERO);
-        let (locks, claim, terms) = self.claim(queues)?;
+        let (locks, claim, terms) = self.claim(queues).await?;
         let start = locks.core.clock.now();
         match locks.obtain(&claim, terms, wait).await? {
             Some(lease) => Ok(lease),
@@ -307,7 +352,7 @@ impl LockRequest {
 
     /// Obtains the lock if it is free; `None` if it is not.
     pub async fn try_acquire(self) -> Result<Option<Lease>> {
-        let (locks, claim, terms) = self.claim(false)?;
+        let (locks, claim, terms) = self.claim(false).await?;
         let wait = Wait::UpTo(Duration::ZERO);
         locks.obtain(&claim, terms, wait).await
     }
@@ -334,9 +379,46 @@ impl LockRequest {
         Ok(done)
     }
 
-    /// Checks everything that can be checked without the engine.
-    fn claim(self, queues: bool) -> Result<(Locks, Claim, Terms)> {
+    /// Its name, if it is one.
+    pub(crate) fn named(self) -> Result<(LockName, Self)> {
         let name = self.name?;
+        let request = Self {
+            name: Ok(name.clone()),
+            ..self
+        };
+        Ok((name, request))
+    }
+
+    /// For what only one may do at a time.
+    pub(crate) fn must_be_exclusive(&self, what: &str) -> Result<()> {
+        match self.mode {
+            Mode::Exclusive => Ok(()),
+            mode => Err(invalid(&format!("{what} cannot be in {mode} mode"))
+                .advise("leave out shared and permits")),
+        }
+    }
+
+    /// The same request for another lock.
+    pub(crate) fn alike(&self, name: LockName) -> Self {
+        Self {
+            locks: self.locks.clone(),
+            name: Ok(name),
+            mode: self.mode,
+            ttl: self.ttl,
+            wait: self.wait,
+            owner: self.owner.clone(),
+            reason: self.reason.clone(),
+            terms: self.terms,
+        }
+    }
+
+    /// Checks everything that can be checked without the engine.
+    async fn claim(self, queues: bool) -> Result<(Locks, Claim, Terms)> {
+        let name = self.name?;
+        let id = match &self.locks.ids {
+            Some(pool) => pool.next().await,
+            None => ClaimId::random(),
+        };
         let checked = || {
             let ttl = Ttl::new(self.ttl)?;
             let able = self.locks.capabilities();
@@ -373,7 +455,7 @@ impl LockRequest {
             };
             Ok(Claim {
                 name: name.clone(),
-                id: ClaimId::random()?,
+                id: id?,
                 mode: self.mode,
                 ttl,
                 queues,

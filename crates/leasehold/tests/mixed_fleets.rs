@@ -9,6 +9,8 @@ mod support;
 mod other;
 #[path = "fleets/rslock.rs"]
 mod rslock;
+#[path = "fleets/script.rs"]
+mod script;
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};

@@ -1,34 +1,39 @@
 //! `leasehold run`: a command under a lock.
 
-use std::borrow::Cow;
-use std::ffi::OsString;
-use std::path::Path;
 use std::process::Command;
 
-use leasehold::{Error, ErrorKind, Lease, LeaseState, Locks, Result};
+use leasehold::recipe::{Ran, Run, Turn};
+use leasehold::{Error, ErrorKind, Lease, LeaseState, LeaseView};
+use serde_json::json;
 
 use super::{Context, block_on};
-use crate::args::RunArgs;
-use crate::child::{self, Child};
-use crate::exit::{Failure, Outcome};
-use crate::held::{self, Held};
-use crate::output;
+use crate::args::{RunArgs, RunRecipes};
+use crate::child;
+use crate::exit::Outcome;
+use crate::held::Held;
+use crate::output::{self, age::age, lock::millis, table::who};
 use crate::request::Request;
-use crate::signals::Signals;
-use crate::supervise::{End, Supervisor, Terms};
-use crate::terminal::Terminal;
+use crate::supervise::End;
 use crate::waiting;
+use crate::work::{self, Seat, Work};
 
 pub(super) fn run(context: Context, args: RunArgs) -> Outcome {
-    let (request, words) = Request::of_run(args)?;
+    let held = Held::inherited()?;
+    let outermost = held.outermost();
+    let (request, recipe, words) = Request::of_run(args, outermost.as_ref())?;
     let next = block_on(async {
-        let locks = context.connect().await?;
-        let held = Held::inherited()?;
+        let mut locks = context.connect().await?;
+        if let Some(outermost) = outermost {
+            locks = locks.on_behalf_of(outermost)?;
+        }
         let outer = held.covering(&request, &locks.location())?;
         if let Some(outer) = outer {
+            if recipe.once_per.is_some() {
+                return Err(taken_by_outer(&request).into());
+            }
             outer.verify(&locks, &request).await?;
             let mut command = child::command(&words);
-            tell(
+            work::tell(
                 &mut command,
                 &context,
                 &request,
@@ -37,7 +42,19 @@ pub(super) fn run(context: Context, args: RunArgs) -> Outcome {
             );
             return Ok(Next::Become(command));
         }
-        let code = hold_and_run(&context, &locks, &request, &words, held).await;
+        if recipe.on_revoke.is_some() {
+            // Said before CMD runs, not when nobody hears.
+            locks.store()?;
+        }
+        let work = Work {
+            context: &context,
+            locks: &locks,
+            request: &request,
+            words: &words,
+            held,
+            on_revoke: recipe.on_revoke,
+        };
+        let code = hold_and_run(&work, &recipe).await;
         // Closing the engine in good order would only take time.
         std::mem::forget(locks);
         code.map(Next::Exit)
@@ -54,126 +71,105 @@ enum Next {
     Become(Command),
 }
 
-async fn hold_and_run(
-    context: &Context,
-    locks: &Locks,
-    request: &Request,
-    words: &[OsString],
-    held: Held,
-) -> Outcome {
-    let mut terminal = Terminal::of_stdin();
-    let mut signals = Signals::listen(terminal.is_some())?;
-    let lease = waiting::obtain(locks, request, &mut signals, context.json).await?;
+fn taken_by_outer(request: &Request) -> Error {
+    Error::new(
+        ErrorKind::Unsupported,
+        "an enclosing `leasehold run` holds it, and --once-per must take it itself",
+    )
+    .advise("give --once-per to the outer run, or use another name")
+    .on(&request.name)
+}
 
-    let mut command = child::command(words);
-    let (claim, token) = (lease.claim_id().reveal(), lease.token().get());
-    tell(&mut command, context, request, &claim, token);
-    let held = held.and(&lease, request, &locks.location());
-    command.env(held::VARIABLE, held.to_json()?);
+/// What CMD runs under.
+enum Hold {
+    Lease(Lease),
+    Once(Box<Run>),
+}
 
-    let foreground = terminal.as_ref().is_some_and(Terminal::is_ours);
-    let child = match Child::spawn(command, foreground) {
-        Ok(child) => child,
-        Err(failure) => {
-            if let Some(terminal) = terminal.as_mut().filter(|_| foreground) {
-                terminal.take_back_from_the_dead();
-            }
-            give_back(lease).await;
-            return Err(failure);
+impl Hold {
+    fn lease(&self) -> &LeaseView {
+        match self {
+            Hold::Lease(lease) => lease,
+            Hold::Once(run) => run,
         }
-    };
-    if let Some(terminal) = terminal.as_mut().filter(|_| foreground) {
-        terminal.was_taken_by(child.group());
     }
-    let mut supervisor = Supervisor {
-        child,
-        lease: lease.view(),
-        clock: locks.engine().clock(),
-        terms: Terms {
-            ttl: request.ttl.get(),
-            max_hold: request.max_hold,
-        },
-        signals,
-        terminal,
+
+    async fn give_back(self, succeeded: bool) {
+        let taken_down = match self {
+            Hold::Lease(lease) => return work::give_back(lease).await,
+            Hold::Once(run) if succeeded => run.succeeded().await,
+            Hold::Once(run) => run.failed().await,
+        };
+        if let Err(error) = taken_down {
+            output::warn(&format!(
+                "warning: {error}; it may run again in this period"
+            ));
+        }
+    }
+}
+
+async fn hold_and_run(work: &Work<'_>, recipe: &RunRecipes) -> Outcome {
+    let mut seat = Seat::take()?;
+    let Some(hold) = obtain(work, recipe, &mut seat).await? else {
+        return Ok(0);
     };
-    let end = supervisor.until_end().await;
-    let state = lease.state();
-    give_back(lease).await;
-    match (end, state) {
+    let (end, _) = work.under(hold.lease(), seat).await;
+    let state = hold.lease().state();
+    let lasted = !matches!(state, LeaseState::Lost(_));
+    hold.give_back(matches!(end, Ok(End::ByItself(0))) && lasted)
+        .await;
+    match (end?, state) {
         (End::ByItself(code), LeaseState::Held | LeaseState::Uncertain) => Ok(code),
-        (End::ByItself(_), LeaseState::Lost(reason)) => Err(lost(
-            locks,
-            request,
-            format!("the lease was lost before the command ended: {reason}"),
-        )),
-        (End::ByUs(why), _) => Err(lost(
-            locks,
-            request,
-            format!("the command was ended because {why}"),
-        )),
-    }
-}
-
-/// Tells CMD what it holds.
-fn tell(command: &mut Command, context: &Context, request: &Request, claim: &str, token: u64) {
-    command
-        .env("LEASEHOLD_NAME", request.name.as_str())
-        .env("LEASEHOLD_TOKEN", token.to_string())
-        .env("LEASEHOLD_CLAIM", claim)
-        .env("LEASEHOLD_URL", wherever_it_goes(&context.url).as_ref());
-}
-
-/// The URL, but with a path that still names the same file after CMD has changed its folder.
-fn wherever_it_goes(url: &str) -> Cow<'_, str> {
-    let here = std::env::current_dir().ok();
-    let here = here.as_deref().and_then(Path::to_str);
-    match (url.split_once(':'), here) {
-        (Some((scheme, rest)), Some(here))
-            if scheme.eq_ignore_ascii_case("sqlite")
-                && !rest.is_empty()
-                && !rest.starts_with(['/', '?']) =>
-        {
-            let here = here.replace('%', "%25").replace('?', "%3F");
-            Cow::Owned(format!("{scheme}:{here}/{rest}"))
+        (End::ByItself(_), LeaseState::Lost(reason)) => {
+            let what = format!("the lease was lost before the command ended: {reason}");
+            Err(work.lost(what))
         }
-        _ => Cow::Borrowed(url),
+        (End::ByUs(why), _) => Err(work.lost(format!("the command was ended because {why}"))),
     }
 }
 
-/// CMD has ended: that the release failed changes nothing about how it went.
-async fn give_back(lease: Lease) {
-    let released: Result<_> = lease.release().await;
-    if let Err(error) = released {
-        output::warn(&format!("warning: {error}; the lock ends with its TTL"));
+/// `None` if it was done already in this period.
+async fn obtain(work: &Work<'_>, recipe: &RunRecipes, seat: &mut Seat) -> Outcome<Option<Hold>> {
+    let Work {
+        locks,
+        request,
+        context,
+        ..
+    } = work;
+    let signals = &mut seat.signals;
+    let Some(period) = recipe.once_per else {
+        let lease = waiting::obtain(locks, request, signals, context.json).await?;
+        return Ok(Some(Hold::Lease(lease)));
+    };
+    let mut once = request.to(locks).once_per(period);
+    if recipe.retry_failed {
+        once = once.retry_failed();
     }
-}
-
-fn lost(locks: &Locks, request: &Request, what: String) -> Failure {
-    Error::new(ErrorKind::LeaseLost, what)
-        .advise("check what it has done, with the fencing token if you can; then run it again")
-        .during("go on with", locks.location())
-        .on(&request.name)
-        .into()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_relative_file_stays_the_same_file_elsewhere() {
-        for same in [
-            "sqlite:",
-            "sqlite:/a.db",
-            "sqlite:?busy_timeout=1s",
-            "memory:",
-        ] {
-            assert_eq!(wherever_it_goes(same), same);
+    let begin = once.begin();
+    match waiting::until_obtained(locks, request, signals, context.json, begin).await? {
+        Turn::Ours(run) => Ok(Some(Hold::Once(Box::new(run)))),
+        Turn::Taken(ran) => {
+            say(context, request, &ran);
+            Ok(None)
         }
-        let moved = wherever_it_goes("sqlite:a.db?busy_timeout=1s").into_owned();
-        assert!(
-            moved.starts_with("sqlite:/") && moved.ends_with("/a.db?busy_timeout=1s"),
-            "{moved}"
-        );
+    }
+}
+
+/// On stderr: stdout is CMD's.
+fn say(context: &Context, request: &Request, ran: &Ran) {
+    let (by, name) = (&ran.by, &request.name);
+    if context.json {
+        let skipped = json!({"skipped": {
+            "lock": name.as_str(),
+            "ran_by": {"owner": by.owner, "host": by.host, "pid": by.pid},
+            "ago_ms": millis(ran.ago),
+            "next_in_ms": millis(ran.next_in),
+        }});
+        eprintln!("{skipped}");
+    } else {
+        let (by, ago, next) = (who(by), age(ran.ago), age(ran.next_in));
+        output::warn(&format!(
+            "not run: {name} was run by {by} {ago} ago; it may run again in {next}"
+        ));
     }
 }

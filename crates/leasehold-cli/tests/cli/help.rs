@@ -2,7 +2,7 @@
 
 use super::place::Place;
 
-const COMMANDS: [&str; 11] = [
+const COMMANDS: [&str; 17] = [
     "run",
     "acquire",
     "renew",
@@ -11,7 +11,13 @@ const COMMANDS: [&str; 11] = [
     "list",
     "watch",
     "break",
+    "elect",
+    "ask",
+    "ids",
+    "store",
+    "fence",
     "bench",
+    "schema",
     "completions",
     "man",
 ];

@@ -37,6 +37,19 @@ impl Place {
         command
     }
 
+    /// The same on another engine.
+    pub(crate) fn on(&self, url: &str, args: &[&str]) -> Command {
+        let mut command = self.leasehold(args);
+        command.env("LEASEHOLD_URL", url);
+        command
+    }
+
+    /// The lines of a file that commands append to.
+    pub(crate) fn lines(&self, name: &str) -> Vec<String> {
+        let text = std::fs::read_to_string(self.path(name)).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+
     /// Runs it to its end.
     pub(crate) fn run(&self, args: &[&str]) -> Done {
         Done::of(self.leasehold(args).output().unwrap())

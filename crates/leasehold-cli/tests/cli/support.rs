@@ -2,10 +2,18 @@
 
 #![allow(dead_code, unreachable_pub)]
 
+#[path = "../../../leasehold/tests/support/bent_clock.rs"]
+pub mod bent_clock;
 #[path = "../../../leasehold/tests/support/deployment.rs"]
 pub mod deployment;
+#[path = "../../../leasehold/tests/support/etcd_cluster.rs"]
+pub mod etcd_cluster;
+#[path = "../../../leasehold/tests/support/postgres_server.rs"]
+pub mod postgres_server;
 #[path = "../../../leasehold/tests/support/redis_server.rs"]
 pub mod redis_server;
+#[path = "../../../leasehold/tests/support/zookeeper_cluster.rs"]
+pub mod zookeeper_cluster;
 
 /// A port that nobody listens on just now.
 pub fn free_port() -> u16 {

@@ -14,7 +14,7 @@ theme! { tokens:
     grow_across_break [] caught by [TokensRepeat, TokensFall];
     grow_across_hand_over [] caught by [TokensRepeat, TokensFall];
     grow_across_restart [OwnStore] caught by [TokensRestart, TokensFall];
-    a_held_lock_survives_a_restart [OwnStore, SurvivesRestart] caught by [GrantsAlways, RenewSaysLost];
+    a_held_lock_survives_a_restart [OwnStore, SurvivesRestart, OwnTtl] caught by [GrantsAlways, RenewSaysLost];
     each_reader_has_its_own [Shared] caught by [ReadersShareAToken];
     each_permit_has_its_own [Permits] caught by [TokensRepeat];
 }

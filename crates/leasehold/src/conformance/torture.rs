@@ -14,11 +14,32 @@ use super::Ground;
 use super::child::{Child, Report, Task};
 use super::ground::{ms, now};
 use crate::clock::Moment;
+use crate::engine::{Capabilities, Expiry};
 
 const PROCESSES: usize = 6;
 
 /// How much longer than a dead holder's TTL a lock may stand still on a loaded machine.
 const SLACK: Duration = ms(2500);
+
+/// Where a lock ends with a session, so does the place of each dead waiter before the next; and while they are
+/// waited for, more die.
+const SLACK_WITH_SESSIONS: Duration = ms(9000);
+
+fn slack(able: &Capabilities) -> Duration {
+    match able.expiry {
+        Expiry::Ttl => SLACK,
+        Expiry::Session => SLACK_WITH_SESSIONS,
+    }
+}
+
+/// How long until the next one dies. Where a dead waiter keeps its place for as long as a session, most must live longer than
+/// that, or nobody ever comes in.
+fn until_the_next_kill(able: &Capabilities) -> Duration {
+    ms(match able.expiry {
+        Expiry::Ttl => fastrand::u64(20..=120),
+        Expiry::Session => fastrand::u64(200..=700),
+    })
+}
 
 /// For how long, if the environment says so.
 pub(super) fn asked_for() -> Option<Duration> {
@@ -45,13 +66,15 @@ pub(super) async fn processes_killed_at_random_break_nothing(ground: Ground) {
     for haunt in &haunts {
         std::fs::remove_file(&haunt.file).unwrap();
     }
-    record.check(TTL + SLACK);
+    let slack = slack(&ground.engine().await.capabilities());
+    record.check(TTL + slack);
     for haunt in &haunts {
-        nothing_is_left_of(&ground, &haunt.lock).await;
+        nothing_is_left_of(&ground, &haunt.lock, slack).await;
     }
 }
 
 async fn torment(ground: &Ground, haunts: &[Haunt; 2], length: Duration) -> Record {
+    let able = ground.engine().await.capabilities();
     let mut record = Record::default();
     let mut victims = Vec::new();
     for _ in 0..PROCESSES {
@@ -60,7 +83,7 @@ async fn torment(ground: &Ground, haunts: &[Haunt; 2], length: Duration) -> Reco
     let end = now() + length;
     // Where nobody was killed inside, nothing has been shown.
     while now() < end || (record.killed_inside() == 0 && now() < end + ground.patience()) {
-        tokio::time::sleep(ms(fastrand::u64(20..=120))).await;
+        tokio::time::sleep(until_the_next_kill(&able)).await;
         let new = Victim::start(ground, haunts).await;
         let nth = fastrand::usize(..PROCESSES);
         let old = std::mem::replace(&mut victims[nth], new);
@@ -72,9 +95,9 @@ async fn torment(ground: &Ground, haunts: &[Haunt; 2], length: Duration) -> Reco
     record
 }
 
-async fn nothing_is_left_of(ground: &Ground, lock: &str) {
+async fn nothing_is_left_of(ground: &Ground, lock: &str, slack: Duration) {
     let locks = ground.locks().await;
-    let free = locks.lock(lock).wait(TTL + SLACK).acquire().await;
+    let free = locks.lock(lock).wait(TTL + slack).acquire().await;
     free.expect("free after the TTL").release().await.unwrap();
     ground
         .until("nobody holds or waits", async || {

@@ -4,15 +4,15 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-#[cfg(any(feature = "postgres", feature = "mysql"))]
+#[cfg(feature = "mysql")]
 use crate::claim::ClaimId;
 use crate::claim::Ttl;
-#[cfg(any(feature = "postgres", feature = "mysql"))]
+#[cfg(feature = "mysql")]
 use crate::clock::Clock;
 use crate::clock::Moment;
-#[cfg(any(feature = "postgres", feature = "mysql"))]
+#[cfg(feature = "mysql")]
 use crate::engine::waiters::Waiters;
-#[cfg(any(feature = "postgres", feature = "mysql"))]
+#[cfg(feature = "mysql")]
 use crate::engine::{Grant, Wake};
 use crate::token::FencingToken;
 
@@ -56,11 +56,11 @@ impl Heard {
 }
 
 /// How much longer than a server says to wait before looking: for the message that makes it unnecessary.
-#[cfg(any(feature = "postgres", feature = "mysql"))]
+#[cfg(feature = "mysql")]
 const A_MOMENT: Duration = Duration::from_millis(5);
 
 /// Waits until a waiter is told something that it can act on.
-#[cfg(any(feature = "postgres", feature = "mysql"))]
+#[cfg(feature = "mysql")]
 pub(crate) async fn wake(waiters: &Waiters<Heard>, clock: &ServerClock, id: &ClaimId) -> Wake {
     let Some((_, bell)) = waiters.waiter(id) else {
         return Wake::Retry;

@@ -31,14 +31,22 @@ impl Overdue {
     /// The claim ends then, and not when was said before.
     pub(crate) fn ends_at(&self, claim: &Claim, end: Moment) {
         let mut ends = self.ends();
-        ends.forget(&claim.id);
-        ends.entries += 1;
-        let key = (end, ends.entries);
-        ends.by_time.insert(key, claim.clone());
-        ends.by_claim.insert(claim.id, key);
+        let key = ends.insert(claim, end);
         if ends.by_time.first_key_value().map(|(first, _)| *first) == Some(key) {
             self.sooner.notify_one();
         }
+    }
+
+    /// The same, but only for a claim whose time is not over yet; says whether it was one.
+    pub(crate) fn postpone(&self, claim: &Claim, end: Moment) -> bool {
+        let mut ends = self.ends();
+        let known = ends.by_claim.contains_key(&claim.id);
+        if known {
+            ends.insert(claim, end);
+            // It may be sooner than before.
+            self.sooner.notify_one();
+        }
+        known
     }
 
     /// It has ended already.
@@ -84,6 +92,15 @@ impl Overdue {
 }
 
 impl Ends {
+    fn insert(&mut self, claim: &Claim, end: Moment) -> (Moment, u64) {
+        self.forget(&claim.id);
+        self.entries += 1;
+        let key = (end, self.entries);
+        self.by_time.insert(key, claim.clone());
+        self.by_claim.insert(claim.id, key);
+        key
+    }
+
     fn forget(&mut self, id: &ClaimId) {
         if let Some(key) = self.by_claim.remove(id) {
             self.by_time.remove(&key);

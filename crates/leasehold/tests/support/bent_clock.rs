@@ -14,16 +14,26 @@ pub struct BentClock {
 impl BentClock {
     /// A server with such a clock.
     pub fn server() -> (RedisServer, Self) {
+        let clock = Self::off_by(0);
+        (RedisServer::within(&[], &clock.environment()), clock)
+    }
+
+    /// A clock for any process.
+    pub fn off_by(seconds: i64) -> Self {
         let clock = Self {
             folder: tempfile::tempdir().unwrap(),
         };
-        clock.step_to(0);
+        clock.step_to(seconds);
+        clock
+    }
+
+    /// What a process must find in its environment to go by it.
+    pub fn environment(&self) -> [(String, String); 2] {
         let text = |path: &Path| path.display().to_string();
-        let environment = [
+        [
             ("LD_PRELOAD".to_owned(), text(library())),
-            ("BENT_CLOCK".to_owned(), text(&clock.file())),
-        ];
-        (RedisServer::within(&[], &environment), clock)
+            ("BENT_CLOCK".to_owned(), text(&self.file())),
+        ]
     }
 
     fn file(&self) -> PathBuf {

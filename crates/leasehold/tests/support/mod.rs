@@ -8,11 +8,15 @@ pub mod crowd;
 pub mod deployment;
 #[cfg(feature = "mysql")]
 pub mod mariadb_server;
+pub mod etcd_cluster;
+#[cfg(feature = "postgres")]
+pub mod pgbouncer;
 #[cfg(feature = "postgres")]
 pub mod postgres_server;
 pub mod proxy;
 pub mod redis_server;
 pub mod server_user;
+pub mod zookeeper_cluster;
 
 use std::net::TcpListener;
 

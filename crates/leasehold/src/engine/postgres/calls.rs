@@ -21,6 +21,9 @@ pub(crate) struct Calls {
     pub(crate) break_lock: Call,
     pub(crate) sweep: Call,
     pub(crate) holders: Call,
+    pub(crate) read_record: Call,
+    pub(crate) write_fenced: Call,
+    pub(crate) write_if: Call,
     pub(crate) waiters: Call,
 }
 
@@ -66,6 +69,18 @@ impl Calls {
                 &[Type::TEXT, Type::INT8],
             ),
             sweep: call("SELECT leasehold.sweep()", &[]),
+            read_record: call(
+                "SELECT value, version, token, lock FROM leasehold.records WHERE key = $1",
+                &[Type::TEXT],
+            ),
+            write_fenced: call(
+                "SELECT outcome, version, token, lock FROM leasehold.write_fenced($1, $2, $3, $4)",
+                &[Type::TEXT, Type::BYTEA, Type::INT8, Type::TEXT],
+            ),
+            write_if: call(
+                "SELECT outcome, version FROM leasehold.write_if($1, $2, $3)",
+                &[Type::TEXT, Type::BYTEA, Type::INT8],
+            ),
             holders: call(
                 "SELECT name, owner, host, pid, reason, mode, \
                  leasehold.micros(now) - leasehold.micros(since), leasehold.micros(expires_at) - leasehold.micros(now), token \

@@ -27,11 +27,12 @@ use crate::engine::waiters::Waiters;
 use crate::error::{Error, ErrorKind, Result};
 use crate::token::FencingToken;
 
-/// For how long waiters count as alive after each beat.
+/// For how long waiters count as alive after each beat, and how often to say so.
 const ALIVE: Duration = Duration::from_millis(1000);
-/// How often to say so.
 const BEAT: Duration = Duration::from_millis(300);
-/// How often to ask where no messages come, at random between these.
+/// The same where no messages come: it asks at random times between these. The server knows of a process that was killed by
+/// this alone.
+const ALIVE_POLLING: Duration = Duration::from_millis(400);
 const POLL: (u64, u64) = (15, 45);
 /// A message that comes later than this was not sent to us.
 const LATE: u64 = 150_000;
@@ -44,7 +45,8 @@ pub(crate) struct Ears {
     id: String,
     pub(crate) waiters: Waiters<Heard>,
     pub(crate) clock: ServerClock,
-    need: mpsc::UnboundedSender<()>,
+    /// Wakes the thread, if it does not know yet that someone waits.
+    need: mpsc::Sender<()>,
     report: watch::Sender<Report>,
     /// Messages do not come: it asks instead.
     polls: AtomicBool,
@@ -72,7 +74,7 @@ impl Ears {
         if let Some(ears) = all.get(&place).and_then(Weak::upgrade) {
             return Ok(ears);
         }
-        let (need, needed) = mpsc::unbounded_channel();
+        let (need, needed) = mpsc::channel(1);
         let ears = Arc::new(Self {
             id: format!("leasehold_{}", ClaimId::random()?.reveal()),
             waiters: Waiters::default(),
@@ -116,10 +118,11 @@ impl Ears {
     pub(crate) async fn listening(&self, patience: Duration) -> Result<()> {
         let mut report = self.report.subscribe();
         let is_alive = |report: &Report| matches!(report, Report::AliveUntil(until) if *until > Clock::machine().now());
+        // Also if it is alive just now: it may be about to rest.
+        let _ = self.need.try_send(());
         if is_alive(&report.borrow_and_update()) {
             return Ok(());
         }
-        let _ = self.need.send(());
         let heard = async {
             while report.changed().await.is_ok() {
                 match &*report.borrow_and_update() {
@@ -154,7 +157,7 @@ impl Ears {
     }
 
     /// What a beat has found; no message may have told it.
-    fn find(&self, now: u64, offers: Vec<(u64, HandedOver)>) {
+    fn find(&self, now: u64, found: Vec<(u64, Heard)>) {
         let told = {
             let mut told = self.told();
             let before = std::mem::take(&mut told.0);
@@ -163,14 +166,17 @@ impl Ears {
                 .chain(told.1.iter().copied())
                 .collect::<HashSet<_>>()
         };
-        for (number, offer) in offers {
+        for (number, what) in found {
             let Some(bell) = self.waiters.bell(number) else {
                 continue;
             };
-            if !told.contains(&number) && now.saturating_sub(offer.granted_at) > LATE {
+            if let Heard::Granted(offer) = &what
+                && !told.contains(&number)
+                && now.saturating_sub(offer.granted_at) > LATE
+            {
                 self.missed_one();
             }
-            bell.ring(Heard::Granted(offer));
+            bell.ring(what);
         }
     }
 
@@ -190,7 +196,27 @@ impl Ears {
 struct Listener {
     ears: Weak<Ears>,
     settings: Settings,
-    needed: mpsc::UnboundedReceiver<()>,
+    needed: mpsc::Receiver<()>,
+}
+
+/// A connection that listens.
+struct Session {
+    client: Client,
+    /// Ends when the connection does.
+    closed: watch::Receiver<()>,
+    /// The server can tell by it that this process is gone.
+    is_own: bool,
+}
+
+impl Session {
+    /// Returns whether the session is ours: the one before may not have ended yet.
+    async fn listen(&self, id: &str) -> std::result::Result<bool, tokio_postgres::Error> {
+        let listen = format!("LISTEN \"{id}\"");
+        self.client.batch_execute(&listen).await?;
+        let lock = "SELECT pg_try_advisory_lock(hashtextextended($1, 0))";
+        let rows = self.client.query_typed(lock, &[(&id, Type::TEXT)]).await?;
+        Ok(rows.first().is_some_and(|row| row.get(0)))
+    }
 }
 
 /// Why a session ended.
@@ -246,24 +272,33 @@ impl Listener {
     }
 
     async fn session(&mut self, went_well: &mut impl FnMut()) -> End {
-        let (client, mut closed) = match self.connect().await {
+        let Session {
+            client,
+            mut closed,
+            is_own,
+        } = match self.connect().await {
             Ok(connected) => connected,
             Err(error) => return End::Failed(error),
         };
         let beat = format!(
-            "SELECT was_alive, now_us, number, token, offer_ms, at_us FROM \"{}\".beat($1, $2, $3)",
+            "SELECT was_alive, now_us, number, token, offer_ms, at_us FROM \"{}\".beat($1, $2, $3, $4)",
             self.settings.schema
         );
+        let mut is_first = true;
         loop {
             let limit = self.settings.timeout;
             let polls = {
                 let Some(ears) = self.ears.upgrade() else {
                     return End::NobodyLeft;
                 };
-                match tokio::time::timeout(limit, self.beat(&ears, &client, &beat)).await {
+                match tokio::time::timeout(limit, self.beat(&ears, &client, is_own, &beat)).await {
                     Ok(Ok(())) => went_well(),
                     Ok(Err(error)) => return End::Failed(error),
                     Err(_) => return End::Failed(failure::no_answer_in_time()),
+                }
+                // Messages may have been missed while there was no session.
+                if std::mem::take(&mut is_first) {
+                    ears.waiters.ring_all();
                 }
                 ears.polls.load(Ordering::Relaxed)
             };
@@ -284,7 +319,7 @@ impl Listener {
         }
     }
 
-    async fn connect(&self) -> Result<(Client, watch::Receiver<()>)> {
+    async fn connect(&self) -> Result<Session> {
         let connector = tls::connector(&self.settings.trust)?;
         let connecting = self.settings.listen.connect(connector);
         let connecting = tokio::time::timeout(self.settings.connect_timeout, connecting);
@@ -303,22 +338,30 @@ impl Listener {
             }
             drop(open);
         });
+        let mut session = Session {
+            client,
+            closed,
+            is_own: false,
+        };
         let Some(ears) = self.ears.upgrade() else {
-            return Ok((client, closed));
+            return Ok(session);
         };
         if !ears.polls.load(Ordering::Relaxed) {
-            let listen = format!("LISTEN \"{}\"", ears.id);
-            let listening = client.batch_execute(&listen);
+            let listening = session.listen(&ears.id);
             let listening = tokio::time::timeout(self.settings.timeout, listening).await;
-            listening
+            session.is_own = listening
                 .map_err(|_| failure::no_answer_in_time())?
                 .map_err(failure::of_call)?;
         }
-        Ok((client, closed))
+        Ok(session)
     }
 
-    async fn beat(&self, ears: &Ears, client: &Client, beat: &str) -> Result<()> {
-        let alive = i64::try_from(ALIVE.as_millis()).unwrap_or(i64::MAX);
+    async fn beat(&self, ears: &Ears, client: &Client, is_own: bool, beat: &str) -> Result<()> {
+        let alive = match ears.polls.load(Ordering::Relaxed) {
+            true => ALIVE_POLLING,
+            false => ALIVE,
+        };
+        let alive_ms = i64::try_from(alive.as_millis()).unwrap_or(i64::MAX);
         let patience = i64::try_from(self.settings.timeout.as_millis()).unwrap_or(i64::MAX);
         let sent = Clock::machine().now();
         let rows = client
@@ -326,7 +369,8 @@ impl Listener {
                 beat,
                 &[
                     (&ears.id, Type::TEXT),
-                    (&alive, Type::INT8),
+                    (&is_own, Type::BOOL),
+                    (&alive_ms, Type::INT8),
                     (&patience, Type::INT8),
                 ],
             )
@@ -337,17 +381,21 @@ impl Listener {
         ears.clock.synchronize(sent, now);
         // A little less, so that what is put into a queue on the strength of it is in time.
         ears.report
-            .send_replace(Report::AliveUntil(sent + ALIVE * 3 / 4));
-        let offers = rows.iter().filter_map(|row| {
+            .send_replace(Report::AliveUntil(sent + alive * 3 / 4));
+        let found = rows.iter().filter_map(|row| {
             let number = row.get::<_, Option<i64>>(2)?.unsigned_abs();
-            let offer = HandedOver {
-                token: FencingToken::new(row.get::<_, i64>(3).unsigned_abs())?,
-                offer: Duration::from_millis(row.get::<_, i64>(4).unsigned_abs()),
-                granted_at: row.get::<_, i64>(5).unsigned_abs(),
+            let time = Duration::from_millis(row.get::<_, i64>(4).unsigned_abs());
+            let what = match row.get::<_, Option<i64>>(3) {
+                Some(token) => Heard::Granted(HandedOver {
+                    token: FencingToken::new(token.unsigned_abs())?,
+                    offer: time,
+                    granted_at: row.get::<_, i64>(5).unsigned_abs(),
+                }),
+                None => Heard::LookAfter(time),
             };
-            Some((number, offer))
+            Some((number, what))
         });
-        ears.find(now, offers.collect());
+        ears.find(now, found.collect());
         // Whoever counted as dead may have been passed over.
         if !first.get::<_, bool>(0) {
             ears.waiters.ring_all();

@@ -70,6 +70,22 @@ pub(crate) fn of_call(cause: Cause) -> Error {
     error.caused_by(cause)
 }
 
+/// An error on a table of the user's.
+pub(crate) fn of_table(cause: Cause) -> Error {
+    let Some(said) = cause.as_db_error() else {
+        return of_call(cause);
+    };
+    let message = said.message().to_owned();
+    let error = match said.code().code() {
+        "42P01" | "3F000" | "42809" => Error::new(ErrorKind::InvalidConfig, message)
+            .advise("check the name of the table, and its schema: SCHEMA.TABLE"),
+        "42501" => Error::new(ErrorKind::Denied, message)
+            .advise("do it as the owner of the table; `leasehold fence print` tells the SQL"),
+        _ => return of_call(cause),
+    };
+    error.caused_by(cause)
+}
+
 /// An error while connecting.
 pub(crate) fn of_connection(cause: Cause) -> Error {
     if let Some(said) = cause.as_db_error() {

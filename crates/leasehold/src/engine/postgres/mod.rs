@@ -8,6 +8,7 @@
 //! | `calls.rs` | what is said to the functions, and what they answer |
 //! | `ears.rs` | how waiters hear of a hand-over |
 //! | `health.rs` | whether the server can be trusted |
+//! | `records.rs` | guarded records |
 //! | `shown.rs` | what people see |
 //! | `settings.rs`, `tls.rs`, `failure.rs` | URLs, encryption and errors |
 
@@ -17,6 +18,7 @@ mod failure;
 mod health;
 #[cfg(feature = "bench")]
 mod raw;
+mod records;
 pub mod schema;
 mod server;
 mod settings;
@@ -42,6 +44,8 @@ use crate::engine::{
     LossReason, Query, Reach, Released, Renew, Renewal, Safety, Survives, TokenSource, Wake,
 };
 use crate::error::{Effect, Error, ErrorKind, Result};
+use crate::guard::GuardedStore;
+use crate::guard::sql::Dialect;
 use crate::name::LockName;
 use crate::url::EngineUrl;
 
@@ -89,7 +93,7 @@ impl Postgres {
     pub async fn connect(url: &EngineUrl) -> Result<Self> {
         let settings = Settings::from_url(url)?;
         let server = Server::new(&settings)?;
-        let found = health::check(&server).await?;
+        let found = health::check(&settings).await?;
         if found.pooled {
             server.stop_preparing();
         }
@@ -247,7 +251,7 @@ impl Engine for Postgres {
             expiry: Expiry::Ttl,
             reach: Reach::Network,
             safety: Safety::Correctness,
-            store: false,
+            store: true,
             survives: &[
                 Survives::ClientKilled,
                 Survives::EngineRestart,
@@ -382,6 +386,21 @@ impl Engine for Postgres {
             )
             .await;
         released(&answered?)
+    }
+
+    fn store(&self) -> Option<Arc<dyn GuardedStore>> {
+        Some(Arc::new(records::Records(Arc::clone(&self.0))))
+    }
+
+    fn dialect(&self) -> Option<Dialect> {
+        Some(Dialect::Postgres)
+    }
+
+    async fn run_sql(&self, statements: &[String]) -> Result<()> {
+        // Sent together, they are one transaction.
+        let script = statements.join("\n");
+        let done = self.0.server.try_script(Lane::Begin, &script);
+        done.await?.map_err(failure::of_table)
     }
 
     fn commands_sent(&self) -> Option<u64> {

@@ -130,7 +130,8 @@ impl Server {
             };
             self.sent.fetch_add(1, Ordering::Relaxed);
             let sent = Clock::machine().now();
-            let asked = self.query(&connection, call, parameters);
+            let prepared = self.prepares.load(Ordering::Relaxed);
+            let asked = query(&connection, call, parameters, prepared);
             let limit = self.settings.timeout + GRACE;
             let Ok(answer) = tokio::time::timeout(limit, asked).await else {
                 self.discard(connection);
@@ -145,7 +146,8 @@ impl Server {
                     drop(connection);
                     tokio::time::sleep(Duration::from_millis(fastrand::u64(..=20))).await;
                 }
-                Remedy::Unprepare if self.prepares.swap(false, Ordering::Relaxed) => {
+                Remedy::Unprepare if prepared => {
+                    self.stop_preparing();
                     drop(Object::take(connection));
                 }
                 Remedy::Reconnect if reconnected < 2 => {
@@ -157,26 +159,6 @@ impl Server {
             }
         }
         Err(failure::no_answer_in_time())
-    }
-
-    async fn query(
-        &self,
-        connection: &Object,
-        call: &Call,
-        parameters: &[&(dyn ToSql + Sync)],
-    ) -> std::result::Result<Vec<Row>, Cause> {
-        if self.prepares.load(Ordering::Relaxed) {
-            let statement = connection
-                .prepare_typed_cached(&call.sql, call.types)
-                .await?;
-            return connection.query(&statement, parameters).await;
-        }
-        let typed: Vec<_> = parameters
-            .iter()
-            .zip(call.types)
-            .map(|(parameter, kind)| (*parameter, kind.clone()))
-            .collect();
-        connection.query_typed(&call.sql, &typed).await
     }
 
     /// A query that is asked once, without parameters.
@@ -195,12 +177,22 @@ impl Server {
 
     /// Several statements, as one transaction.
     pub(crate) async fn run_script(&self, lane: Lane, script: &str) -> Result<()> {
+        let done = self.try_script(lane, script).await?;
+        done.map_err(failure::of_call)
+    }
+
+    /// The same, with what the server itself says of it.
+    pub(crate) async fn try_script(
+        &self,
+        lane: Lane,
+        script: &str,
+    ) -> Result<std::result::Result<(), Cause>> {
         let connection = self.connection(lane).await?;
         self.sent.fetch_add(1, Ordering::Relaxed);
         // Others may be at it, and it is done once only.
         let limit = self.settings.timeout + Duration::from_secs(30);
         match tokio::time::timeout(limit, connection.batch_execute(script)).await {
-            Ok(done) => done.map_err(failure::of_call),
+            Ok(done) => Ok(done),
             Err(_) => {
                 self.discard(connection);
                 Err(failure::no_answer_in_time())
@@ -218,6 +210,26 @@ impl Server {
             let _ = tokio::time::timeout(patience, cancel.cancel_query(tls)).await;
         });
     }
+}
+
+async fn query(
+    connection: &Object,
+    call: &Call,
+    parameters: &[&(dyn ToSql + Sync)],
+    prepared: bool,
+) -> Asked {
+    if prepared {
+        let statement = connection
+            .prepare_typed_cached(&call.sql, call.types)
+            .await?;
+        return connection.query(&statement, parameters).await;
+    }
+    let typed: Vec<_> = parameters
+        .iter()
+        .zip(call.types)
+        .map(|(parameter, kind)| (*parameter, kind.clone()))
+        .collect();
+    connection.query_typed(&call.sql, &typed).await
 }
 
 /// What came of a query that was asked once.

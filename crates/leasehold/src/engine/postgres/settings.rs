@@ -23,6 +23,10 @@ pub(crate) const OPTIONS: &[(&str, &str)] = &[
         "a file with the certificates to trust; those of the system",
     ),
     (
+        "pooler",
+        "transaction or none, if there is one between us and the server that gives each transaction another session; found out",
+    ),
+    (
         "listen",
         "host:port of the server itself, to hear of hand-overs past a pooler",
     ),
@@ -46,6 +50,15 @@ pub(crate) struct Settings {
     pub(crate) timeout: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) trust: Trust,
+    pub(crate) pooler: Pooler,
+}
+
+/// What stands between us and the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pooler {
+    Unknown,
+    None,
+    Transaction,
 }
 
 /// Whose certificates count.
@@ -87,6 +100,15 @@ impl Settings {
             timeout: url.duration("timeout")?.unwrap_or(five_seconds),
             connect_timeout,
             trust,
+            pooler: match url.option("pooler") {
+                None => Pooler::Unknown,
+                Some("none") => Pooler::None,
+                Some("transaction") => Pooler::Transaction,
+                Some(other) => {
+                    return Err(invalid(format!("the option pooler={other} is not known"))
+                        .advise("use transaction or none"));
+                }
+            },
         })
     }
 }

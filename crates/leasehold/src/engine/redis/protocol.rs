@@ -6,9 +6,9 @@ use std::time::Duration;
 use super::failure;
 use super::keys::Keys;
 use super::node::Call;
-use super::shown;
 use crate::claim::{Claim, Mode};
 use crate::engine::Released;
+use crate::engine::meta::Meta;
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::LockName;
 use crate::token::FencingToken;
@@ -77,7 +77,7 @@ pub(crate) fn acquire(
             u8::from(listener.is_some()).to_string(),
             channel.to_owned(),
             number.to_string(),
-            shown::meta(claim),
+            Meta::of(claim).to_json(),
             deployment.proposed.to_string(),
             millis(deployment.max_ttl),
         ],
@@ -91,7 +91,7 @@ pub(crate) fn renew(keys: &Keys, claim: &Claim, deployment: Deployment) -> Call 
             claim.id.reveal(),
             mode_number(claim.mode).to_string(),
             millis(claim.ttl.get()),
-            shown::meta(claim),
+            Meta::of(claim).to_json(),
             deployment.proposed.to_string(),
             millis(deployment.max_ttl),
         ],

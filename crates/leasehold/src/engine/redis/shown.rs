@@ -2,45 +2,16 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::keys::Keys;
 use super::node::{Call, Node, SHOW};
-use crate::claim::{Claim, Claimant, Mode};
+use crate::claim::Mode;
+use crate::engine::meta::{self, Meta};
 use crate::engine::{HolderInfo, LockInfo, Query, WaiterInfo};
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::LockName;
 use crate::token::FencingToken;
-
-/// What is kept for people beside a claim.
-#[derive(Debug, Default, Serialize, Deserialize)]
-struct Meta {
-    owner: String,
-    host: String,
-    pid: u32,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    reason: Option<String>,
-}
-
-pub(crate) fn meta(claim: &Claim) -> String {
-    let meta = Meta {
-        owner: claim.claimant.owner.clone(),
-        host: claim.claimant.host.clone(),
-        pid: claim.claimant.pid,
-        reason: claim.reason.as_ref().map(|reason| reason.to_string()),
-    };
-    serde_json::to_string(&meta).unwrap_or_default()
-}
-
-fn read_meta(text: &str) -> (Claimant, Option<String>) {
-    let meta: Meta = serde_json::from_str(text).unwrap_or_default();
-    let claimant = Claimant {
-        owner: meta.owner,
-        host: meta.host,
-        pid: meta.pid,
-    };
-    (claimant, meta.reason)
-}
 
 /// The answer of show.lua. Times are in microseconds by the server's clock, as text: Lua writes large numbers short.
 #[derive(Debug, Deserialize)]
@@ -139,8 +110,8 @@ fn describe(name: LockName, json: &str) -> Result<LockInfo> {
     let left = Duration::from_millis(u64::try_from(shown.left).unwrap_or(0));
     let holder = |holder: ShownHolder| {
         let (claimant, reason) = match holder.meta {
-            Some(meta) => read_meta(&meta),
-            None => (another_program(), None),
+            Some(meta) => Meta::read(meta.as_bytes()).unwrap_or_default().split(),
+            None => (meta::another_program(), None),
         };
         HolderInfo {
             claimant,
@@ -160,7 +131,8 @@ fn describe(name: LockName, json: &str) -> Result<LockInfo> {
         }
     };
     let waiter = |waiter: ShownWaiter| {
-        let (claimant, reason) = read_meta(&waiter.meta);
+        let meta = Meta::read(waiter.meta.as_bytes());
+        let (claimant, reason) = meta.unwrap_or_default().split();
         WaiterInfo {
             claimant,
             reason,
@@ -175,14 +147,6 @@ fn describe(name: LockName, json: &str) -> Result<LockInfo> {
         holders,
         waiters: shown.waiters.into_iter().map(waiter).collect(),
     })
-}
-
-fn another_program() -> Claimant {
-    Claimant {
-        owner: "another program".to_owned(),
-        host: "unknown".to_owned(),
-        pid: 0,
-    }
 }
 
 fn mode(number: i64) -> Mode {

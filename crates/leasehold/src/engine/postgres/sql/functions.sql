@@ -44,6 +44,49 @@ BEGIN
 END
 $$;
 
+-- For how many milliseconds a lock may be handed over to a process that waits, until it has said a word; null if it is dead. One
+-- that was killed is known at once where its session is its own. One that asks again and again will ask soon.
+CREATE OR REPLACE FUNCTION leasehold.offer_to(p_listener text, p_now timestamptz) RETURNS integer
+LANGUAGE plpgsql AS $$
+DECLARE
+  v_listener record;
+BEGIN
+  SELECT in_session, alive_until <= p_now AS is_late INTO v_listener FROM leasehold.listeners WHERE id = p_listener;
+  IF NOT FOUND OR (v_listener.in_session AND pg_try_advisory_xact_lock_shared(hashtextextended(p_listener, 0))) THEN
+    RETURN NULL;
+  END IF;
+  IF v_listener.is_late THEN
+    -- A row that is locked is that of one who says just now that it is alive. Any other hears with its next beat, should there be
+    -- one, that it was passed over.
+    PERFORM FROM leasehold.listeners WHERE id = p_listener AND alive_until <= p_now FOR UPDATE SKIP LOCKED;
+    IF FOUND THEN
+      UPDATE leasehold.listeners SET passed_over = true WHERE id = p_listener;
+      RETURN NULL;
+    END IF;
+  END IF;
+  RETURN CASE WHEN v_listener.in_session THEN 500 ELSE 250 END;
+END
+$$;
+
+-- Removes holders whose time is over. One that was handed the lock and did not hear of it in time, but is alive, goes to the
+-- end of the queue and is told to look.
+CREATE OR REPLACE FUNCTION leasehold.expire(p_name text, p_now timestamptz) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+  v_gone record;
+BEGIN
+  FOR v_gone IN DELETE FROM leasehold.holders h WHERE h.name = p_name AND h.expires_at <= p_now RETURNING h.* LOOP
+    IF v_gone.offered AND leasehold.offer_to(v_gone.listener, p_now) IS NOT NULL THEN
+      INSERT INTO leasehold.waiters (name, claim, mode, ttl, since, listener, number, look_at, owner, host, pid, reason)
+      VALUES (p_name, v_gone.claim, v_gone.mode, v_gone.ttl, v_gone.since, v_gone.listener, v_gone.number, p_now,
+        v_gone.owner, v_gone.host, v_gone.pid, v_gone.reason)
+      ON CONFLICT DO NOTHING;
+      PERFORM pg_notify(v_gone.listener, concat_ws(':', 'look', v_gone.number, 0));
+    END IF;
+  END LOOP;
+END
+$$;
+
 -- Lets in whoever is next while it fits; whose process is dead is passed over. The lock is handed over for half a second,
 -- until its holder renews. p_own, which asks just now, gets its whole TTL and needs no message.
 -- Expired holders have been removed. Returns how many others were let in.
@@ -62,24 +105,22 @@ DECLARE
 BEGIN
   SELECT count(*), min(mode) INTO v_held, v_held_mode FROM leasehold.holders WHERE name = p_name;
   LOOP
-    SELECT w.*, coalesce(l.alive_until > p_now, false) AS alive INTO v_waiter
-    FROM leasehold.waiters w LEFT JOIN leasehold.listeners l ON l.id = w.listener
-    WHERE w.name = p_name ORDER BY w.place LIMIT 1;
+    SELECT * INTO v_waiter FROM leasehold.waiters w WHERE w.name = p_name ORDER BY w.place LIMIT 1;
     EXIT WHEN NOT FOUND;
-    IF v_waiter.alive OR v_waiter.claim = p_own THEN
+    v_offer := CASE v_waiter.claim WHEN p_own THEN v_waiter.ttl ELSE leasehold.offer_to(v_waiter.listener, p_now) END;
+    IF v_offer IS NOT NULL THEN
       EXIT WHEN NOT (v_held = 0
         OR (v_waiter.mode <> 0 AND v_held_mode = v_waiter.mode AND (v_waiter.mode = -1 OR v_held < v_waiter.mode)));
       v_token := leasehold.next_token(p_stripe, p_now);
-      v_offer := v_waiter.ttl;
       IF v_waiter.claim IS DISTINCT FROM p_own THEN
-        v_offer := least(v_offer, 500);
+        v_offer := least(v_offer, v_waiter.ttl);
         v_handed_over := v_handed_over + 1;
         PERFORM pg_notify(v_waiter.listener, concat_ws(':',
           'granted', v_waiter.number, v_token, v_offer, leasehold.micros(p_now)));
       END IF;
       v_until := p_now + v_offer * interval '1 millisecond';
       INSERT INTO leasehold.holders VALUES (p_name, v_waiter.claim, v_waiter.mode, v_token, p_now, v_until,
-        coalesce(p_backed_until, v_until), v_waiter.claim IS DISTINCT FROM p_own, v_waiter.listener, v_waiter.number,
+        coalesce(p_backed_until, v_until), v_waiter.claim IS DISTINCT FROM p_own, v_waiter.ttl, v_waiter.listener, v_waiter.number,
         v_waiter.owner, v_waiter.host, v_waiter.pid, v_waiter.reason);
       v_held := v_held + 1;
       v_held_mode := v_waiter.mode;
@@ -104,6 +145,7 @@ DECLARE
   v_other integer;
   v_held_mode integer;
   v_waits boolean := true;
+  v_handed_over integer;
 BEGIN
   PERFORM leasehold.take_turn(v_stripe, p_patience);
   PERFORM leasehold.durably();
@@ -114,7 +156,7 @@ BEGIN
   IF EXISTS (SELECT FROM leasehold.holders h WHERE h.name = p_name)
     OR EXISTS (SELECT FROM leasehold.waiters w WHERE w.name = p_name)
   THEN
-    DELETE FROM leasehold.holders h WHERE h.name = p_name AND h.expires_at <= v_now;
+    PERFORM leasehold.expire(p_name, v_now);
     -- Held already by this very claim: its reply, or the message that handed it over, was lost.
     UPDATE leasehold.holders h SET expires_at = v_until, backed_until = v_until, offered = false
     WHERE h.name = p_name AND h.claim = p_claim RETURNING h.token INTO token;
@@ -141,7 +183,7 @@ BEGIN
       ON CONFLICT (name, claim) DO UPDATE SET listener = excluded.listener, number = excluded.number, ttl = excluded.ttl
       WHERE (w.listener, w.number, w.ttl) IS DISTINCT FROM (excluded.listener, excluded.number, excluded.ttl);
     END IF;
-    PERFORM leasehold.admit(p_name, v_stripe, v_now, p_claim, NULL);
+    v_handed_over := leasehold.admit(p_name, v_stripe, v_now, p_claim, NULL);
     SELECT h.token INTO token FROM leasehold.holders h WHERE h.name = p_name AND h.claim = p_claim;
     IF FOUND THEN
       outcome := 'granted';
@@ -154,13 +196,17 @@ BEGIN
     v_waits := p_listener IS NOT NULL OR rank > 0 OR NOT (holders = 0
       OR (p_mode <> 0 AND v_held_mode = p_mode AND (p_mode = -1 OR holders < p_mode)));
     IF v_waits THEN
+      -- A place in the queue need not outlive a crash.
+      IF v_handed_over = 0 THEN
+        PERFORM set_config('synchronous_commit', 'off', true);
+      END IF;
       outcome := 'held';
       RETURN;
     END IF;
   END IF;
 
   token := leasehold.next_token(v_stripe, v_now);
-  INSERT INTO leasehold.holders VALUES (p_name, p_claim, p_mode, token, v_now, v_until, v_until, false, NULL, NULL,
+  INSERT INTO leasehold.holders VALUES (p_name, p_claim, p_mode, token, v_now, v_until, v_until, false, NULL, NULL, NULL,
     p_owner, p_host, p_pid, p_reason);
   outcome := 'granted';
 END
@@ -190,7 +236,7 @@ BEGIN
     v_backed_until := NULL;
   END IF;
   IF EXISTS (SELECT FROM leasehold.waiters WHERE name = p_name) THEN
-    DELETE FROM leasehold.holders WHERE name = p_name AND expires_at <= v_now;
+    PERFORM leasehold.expire(p_name, v_now);
     IF leasehold.admit(p_name, v_stripe, v_now, NULL, v_backed_until) > 0 AND v_backed_until IS NULL THEN
       PERFORM leasehold.durably();
       RETURN v_held;
@@ -208,6 +254,7 @@ LANGUAGE plpgsql AS $$
 DECLARE
   v_now timestamptz := clock_timestamp();
   v_renewed record;
+  v_told text;
 BEGIN
   IF current_setting('transaction_isolation') <> 'read committed' THEN
     RAISE EXCEPTION 'leasehold needs transactions that are read committed' USING ERRCODE = 'LH001';
@@ -232,8 +279,10 @@ BEGIN
   LOOP
     -- Whoever is first may now have less to wait for than it thinks.
     IF v_renewed.cut_short THEN
-      PERFORM pg_notify(w.listener, concat_ws(':', 'look', w.number, v_renewed.ttl))
-      FROM (SELECT * FROM leasehold.waiters w WHERE w.name = v_renewed.name ORDER BY w.place LIMIT 1) w;
+      UPDATE leasehold.waiters w SET look_at = v_now + v_renewed.ttl * interval '1 millisecond'
+      WHERE w.name = v_renewed.name
+        AND w.place = (SELECT min(f.place) FROM leasehold.waiters f WHERE f.name = v_renewed.name)
+      RETURNING pg_notify(w.listener, concat_ws(':', 'look', w.number, v_renewed.ttl))::text INTO v_told;
     END IF;
     nth := v_renewed.nth;
     token := v_renewed.token;
@@ -260,9 +309,9 @@ BEGIN
 END
 $$;
 
--- A process that waits says so, again and again, and hears what has been handed over to its waiters, should a message have
--- been lost. Whoever does so passes on what was handed to the dead.
-CREATE OR REPLACE FUNCTION leasehold.beat(p_listener text, p_alive bigint, p_patience bigint)
+-- A process that waits says so, again and again, and hears what has been handed over to its waiters, and which of them should
+-- look (those without a token), should a message have been lost. Whoever does so passes on what was handed to the dead.
+CREATE OR REPLACE FUNCTION leasehold.beat(p_listener text, p_in_session boolean, p_alive bigint, p_patience bigint)
 RETURNS TABLE (was_alive boolean, now_us bigint, number bigint, token bigint, offer_ms bigint, at_us bigint)
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -275,13 +324,16 @@ BEGIN
   PERFORM set_config('lock_timeout', p_patience::text, true);
   PERFORM leasehold.durably();
   now_us := leasehold.micros(v_now);
-  was_alive := coalesce((SELECT l.alive_until > v_now FROM leasehold.listeners l WHERE l.id = p_listener), false);
-  INSERT INTO leasehold.listeners AS l VALUES (p_listener, v_now + p_alive * interval '1 millisecond')
-  ON CONFLICT (id) DO UPDATE SET alive_until = excluded.alive_until;
+  SELECT l.alive_until > v_now AND NOT l.passed_over INTO was_alive
+  FROM leasehold.listeners l WHERE l.id = p_listener FOR UPDATE;
+  was_alive := coalesce(was_alive, false);
+  INSERT INTO leasehold.listeners AS l VALUES (p_listener, v_now + p_alive * interval '1 millisecond', p_in_session, false)
+  ON CONFLICT (id) DO UPDATE
+  SET alive_until = excluded.alive_until, in_session = excluded.in_session, passed_over = false;
   FOR v_name IN SELECT DISTINCT h.name FROM leasehold.holders h WHERE h.offered AND h.expires_at <= v_now LOOP
     -- Whoever else is at it will do the same.
     IF pg_try_advisory_xact_lock(1818583923, leasehold.stripe(v_name)) THEN
-      DELETE FROM leasehold.holders h WHERE h.name = v_name AND h.expires_at <= v_now;
+      PERFORM leasehold.expire(v_name, v_now);
       PERFORM leasehold.admit(v_name, leasehold.stripe(v_name), v_now, NULL, NULL);
     END IF;
   END LOOP;
@@ -289,6 +341,12 @@ BEGIN
     round(extract(epoch FROM h.expires_at - h.since) * 1000)::bigint, leasehold.micros(h.since)
   FROM (VALUES (true)) always
   LEFT JOIN leasehold.holders h ON h.listener = p_listener AND h.offered AND h.expires_at > v_now;
+  RETURN QUERY UPDATE leasehold.waiters w SET look_at = NULL
+  FROM (SELECT f.name, f.claim, f.look_at FROM leasehold.waiters f
+        WHERE f.listener = p_listener AND f.look_at IS NOT NULL) before
+  WHERE w.name = before.name AND w.claim = before.claim
+  RETURNING was_alive, now_us, w.number, NULL::bigint,
+    greatest(0, ceil(extract(epoch FROM before.look_at - v_now) * 1000))::bigint, now_us;
 END
 $$;
 
@@ -307,6 +365,50 @@ BEGIN
   DELETE FROM leasehold.listeners WHERE id IN (
     SELECT l.id FROM leasehold.listeners l
     WHERE l.alive_until < v_now - interval '1 minute' FOR UPDATE SKIP LOCKED);
+END
+$$;
+
+-- Writes a guarded record unless a higher token has written before, or the record is guarded by another lock.
+CREATE OR REPLACE FUNCTION leasehold.write_fenced(
+  p_key text, p_value bytea, p_token bigint, p_lock text,
+  OUT outcome text, OUT version bigint, OUT token bigint, OUT lock text
+)
+LANGUAGE plpgsql AS $$
+BEGIN
+  PERFORM leasehold.durably();
+  INSERT INTO leasehold.records AS r VALUES (p_key, p_value, 1, p_token, p_lock)
+  ON CONFLICT (key) DO UPDATE
+  SET value = excluded.value, version = r.version + 1, token = excluded.token, lock = coalesce(excluded.lock, r.lock)
+  WHERE r.token <= excluded.token AND (r.lock IS NULL OR excluded.lock IS NULL OR r.lock = excluded.lock)
+  RETURNING r.version INTO version;
+  IF FOUND THEN
+    outcome := 'written';
+    RETURN;
+  END IF;
+  SELECT r.token, r.lock INTO token, lock FROM leasehold.records r WHERE r.key = p_key;
+  outcome := CASE WHEN lock <> p_lock THEN 'other lock' ELSE 'refused' END;
+END
+$$;
+
+-- Writes a guarded record if it is still of this version; for none, if there is no record.
+CREATE OR REPLACE FUNCTION leasehold.write_if(
+  p_key text, p_value bytea, p_version bigint, OUT outcome text, OUT version bigint
+)
+LANGUAGE plpgsql AS $$
+BEGIN
+  PERFORM leasehold.durably();
+  IF p_version IS NULL THEN
+    INSERT INTO leasehold.records AS r VALUES (p_key, p_value, 1, 0, NULL)
+    ON CONFLICT (key) DO NOTHING RETURNING r.version INTO version;
+  ELSE
+    UPDATE leasehold.records r SET value = p_value, version = r.version + 1
+    WHERE r.key = p_key AND r.version = p_version RETURNING r.version INTO version;
+  END IF;
+  outcome := 'written';
+  IF NOT FOUND THEN
+    outcome := 'changed';
+    SELECT r.version INTO version FROM leasehold.records r WHERE r.key = p_key;
+  END IF;
 END
 $$;
 

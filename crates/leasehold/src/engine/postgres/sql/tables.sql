@@ -35,6 +35,7 @@ CREATE TABLE IF NOT EXISTS leasehold.holders (
   expires_at timestamptz NOT NULL,
   backed_until timestamptz NOT NULL,   -- until then, a crash that forgets this row brings back one that excludes as much
   offered boolean NOT NULL,            -- handed over, and its holder has not said a word yet
+  ttl bigint,                          -- of who was handed the lock, and where to tell it
   listener text,
   number bigint,
   owner text NOT NULL,
@@ -56,6 +57,7 @@ CREATE UNLOGGED TABLE IF NOT EXISTS leasehold.waiters (
   since timestamptz NOT NULL,
   listener text NOT NULL,
   number bigint NOT NULL,
+  look_at timestamptz,                 -- it has less to wait for than it thinks
   owner text NOT NULL,
   host text NOT NULL,
   pid bigint NOT NULL,
@@ -64,9 +66,21 @@ CREATE UNLOGGED TABLE IF NOT EXISTS leasehold.waiters (
 );
 
 CREATE INDEX IF NOT EXISTS waiters_in_order ON leasehold.waiters (name, place);
+CREATE INDEX IF NOT EXISTS waiters_to_look ON leasehold.waiters (listener) WHERE look_at IS NOT NULL;
 
 -- One row a process that waits. Its waiters are alive for as long as it is.
 CREATE UNLOGGED TABLE IF NOT EXISTS leasehold.listeners (
   id text PRIMARY KEY,
-  alive_until timestamptz NOT NULL
+  alive_until timestamptz NOT NULL,
+  in_session boolean NOT NULL,         -- it keeps an advisory lock on its id, which ends with its connection
+  passed_over boolean NOT NULL         -- it counted as dead, and has waiters that are no longer in a queue
 ) WITH (fillfactor = 50);
+
+-- Guarded records: they refuse tokens lower than the highest that has written.
+CREATE TABLE IF NOT EXISTS leasehold.records (
+  key text COLLATE "C" PRIMARY KEY,
+  value bytea NOT NULL,
+  version bigint NOT NULL,
+  token bigint NOT NULL,
+  lock text
+);

@@ -1,0 +1,89 @@
+//! What ZooKeeper can say, as errors that tell what to do.
+
+use zookeeper_client::Error as Said;
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// An error of a request.
+pub(crate) fn of_request(cause: Said) -> Error {
+    let error = match &cause {
+        Said::NoAuth => Error::new(ErrorKind::Denied, "this user may not do that here")
+            .advise("check the user and the password: zookeeper://user:password@host; and who may use the node (getAcl)"),
+        Said::AuthFailed => Error::new(ErrorKind::Denied, "the servers refuse this user or password")
+            .advise("check them: zookeeper://user:password@host"),
+        Said::NoNode => unfit("the node under which the locks are is gone")
+            .advise("make it again, or name another in the URL"),
+        Said::NoChildrenForEphemerals => unfit("the node under which the locks are belongs to a session")
+            .advise("name another in the URL"),
+        Said::Unimplemented => unfit("the server is older than ZooKeeper 3.5.3").advise("use a newer one"),
+        Said::QuotaExceeded => Error::new(ErrorKind::Unreachable, "the quota of the path is used up")
+            .advise("raise it, or name another path"),
+        Said::NotReadOnly | Said::Throttled => {
+            Error::new(ErrorKind::Unreachable, "the server cannot write just now").advise("try again in a moment")
+        }
+        Said::NoHosts => Error::new(ErrorKind::Unreachable, "no server can be reached that belongs to a quorum")
+            .advise("see that most of the servers are up, and the addresses right"),
+        Said::SessionExpired | Said::ClientClosed | Said::SessionMoved => {
+            Error::new(ErrorKind::Unreachable, "the servers have ended the session")
+                .advise("try again: a new one is opened")
+                .of_unknown_effect()
+        }
+        Said::Timeout => silent(),
+        Said::ConnectionLoss => Error::new(ErrorKind::Unreachable, "the connection was lost")
+            .advise("see that most of the servers are up")
+            .of_unknown_effect(),
+        Said::BadArguments(what) => Error::new(ErrorKind::InvalidConfig, format!("the client refuses it: {what}"))
+            .advise("mend the URL"),
+        _ => Error::new(ErrorKind::Unreachable, format!("the request failed: {cause}"))
+            .advise("see that most of the servers are up")
+            .of_unknown_effect(),
+    };
+    error.caused_by(cause)
+}
+
+/// Nobody answered in time.
+pub(crate) fn silent() -> Error {
+    Error::new(ErrorKind::Unreachable, "the servers did not answer in time")
+        .advise("see that most of them are up and not overloaded, or raise ?timeout=")
+        .of_unknown_effect()
+}
+
+pub(crate) fn unfit(what: impl Into<String>) -> Error {
+    Error::new(ErrorKind::EngineUnfit, what)
+}
+
+fn said(error: &Error) -> Option<&Said> {
+    std::error::Error::source(error).and_then(|cause| cause.downcast_ref())
+}
+
+/// Whether a new session would do better.
+pub(crate) fn ended_the_session(error: &Error) -> bool {
+    matches!(
+        said(error),
+        Some(Said::SessionExpired | Said::ClientClosed | Said::SessionMoved)
+    )
+}
+
+/// Whether the node is not there.
+pub(crate) fn is_missing(error: &Error) -> bool {
+    matches!(said(error), Some(Said::NoNode))
+}
+
+/// Whether the node is there already.
+pub(crate) fn is_there(error: &Error) -> bool {
+    matches!(said(error), Some(Said::NodeExists))
+}
+
+/// Whether the node is of another version than was asked for.
+pub(crate) fn is_other_version(error: &Error) -> bool {
+    matches!(said(error), Some(Said::BadVersion))
+}
+
+/// A missing node is a value.
+pub(crate) fn unless_missing<T>(answer: Result<T>) -> Result<Option<T>> {
+    match answer {
+        Ok(answer) => Ok(Some(answer)),
+        Err(error) if is_missing(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,273 @@
+//! An etcd cluster.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::free_port;
+
+pub struct EtcdCluster {
+    folder: tempfile::TempDir,
+    arguments: Vec<String>,
+    nodes: Vec<Node>,
+}
+
+struct Node {
+    client_port: u16,
+    peer_port: u16,
+    process: Mutex<Child>,
+}
+
+impl EtcdCluster {
+    /// So many members that answer.
+    pub fn start(members: usize) -> Self {
+        Self::with(members, &[])
+    }
+
+    /// With more arguments for each.
+    pub fn with(members: usize, arguments: &[&str]) -> Self {
+        let arguments: Vec<_> = arguments.iter().map(|a| a.to_string()).collect();
+        // Another process may take a free port before a member does.
+        for _ in 0..10 {
+            if let Some(cluster) = Self::try_start(members, &arguments) {
+                return cluster;
+            }
+        }
+        panic!("no ports were free for etcd");
+    }
+
+    fn try_start(members: usize, arguments: &[String]) -> Option<Self> {
+        let folder = folder();
+        let ports: Vec<_> = (0..members).map(|_| (free_port(), free_port())).collect();
+        let peers: Vec<_> = ports.iter().map(|(_, peer)| *peer).collect();
+        let start = |nth: usize| Node {
+            client_port: ports[nth].0,
+            peer_port: ports[nth].1,
+            process: Mutex::new(spawn(folder.path(), nth, ports[nth], &peers, arguments)),
+        };
+        let nodes: Vec<_> = (0..members).map(start).collect();
+        let cluster = Self {
+            arguments: arguments.to_vec(),
+            nodes,
+            folder,
+        };
+        let all = 0..members;
+        all.into_iter()
+            .all(|nth| cluster.answers(nth))
+            .then_some(cluster)
+    }
+
+    /// The URL of the whole cluster.
+    pub fn url(&self) -> String {
+        let hosts: Vec<_> = (0..self.nodes.len()).map(|nth| self.host(nth)).collect();
+        format!("etcd://{}", hosts.join(","))
+    }
+
+    pub fn url_of(&self, nth: usize) -> String {
+        format!("etcd://{}", self.host(nth))
+    }
+
+    /// `127.0.0.1:port`, for clients.
+    pub fn host(&self, nth: usize) -> String {
+        format!("127.0.0.1:{}", self.nodes[nth].client_port)
+    }
+
+    pub fn client_port(&self, nth: usize) -> u16 {
+        self.nodes[nth].client_port
+    }
+
+    pub fn peer_port(&self, nth: usize) -> u16 {
+        self.nodes[nth].peer_port
+    }
+
+    pub fn pid(&self, nth: usize) -> u32 {
+        self.nodes[nth].process.lock().unwrap().id()
+    }
+
+    /// Ends a member at once.
+    pub fn kill(&self, nth: usize) {
+        end(&mut self.nodes[nth].process.lock().unwrap());
+    }
+
+    /// Starts it again on the same ports and with its data, and waits until it answers.
+    pub fn revive(&self, nth: usize) {
+        self.revive_in_background(nth);
+        assert!(self.answers(nth), "etcd does not start again");
+    }
+
+    /// The same without waiting.
+    pub fn revive_in_background(&self, nth: usize) {
+        let peers: Vec<_> = self.nodes.iter().map(|node| node.peer_port).collect();
+        let node = &self.nodes[nth];
+        let ports = (node.client_port, node.peer_port);
+        let process = spawn(self.folder.path(), nth, ports, &peers, &self.arguments);
+        *node.process.lock().unwrap() = process;
+    }
+
+    /// All members end at once and start again.
+    pub fn restart(&self) {
+        (0..self.nodes.len()).for_each(|nth| self.kill(nth));
+        (0..self.nodes.len()).for_each(|nth| self.revive_in_background(nth));
+        for nth in 0..self.nodes.len() {
+            assert!(self.answers(nth), "etcd does not start again");
+        }
+    }
+
+    /// Lets a member stand still where it is.
+    pub fn stop(&self, nth: usize) {
+        self.signal(nth, Signal::SIGSTOP);
+    }
+
+    pub fn go_on(&self, nth: usize) {
+        self.signal(nth, Signal::SIGCONT);
+    }
+
+    pub fn signal(&self, nth: usize, signal: Signal) {
+        kill(Pid::from_raw(self.pid(nth) as i32), signal).unwrap();
+    }
+
+    /// Which member leads, by what those who answer say.
+    pub fn leader(&self) -> usize {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while Instant::now() < deadline {
+            for nth in 0..self.nodes.len() {
+                if self.leads(nth) {
+                    return nth;
+                }
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        panic!("the cluster has no leader");
+    }
+
+    fn leads(&self, nth: usize) -> bool {
+        let output = self.ask(nth, &["endpoint", "status", "-w", "json"]);
+        let Ok(status) = serde_json::from_slice::<serde_json::Value>(&output.stdout) else {
+            return false;
+        };
+        let status = &status[0]["Status"];
+        status["leader"].is_number() && status["leader"] == status["header"]["member_id"]
+    }
+
+    /// `etcdctl` on the whole cluster; returns what it prints.
+    pub fn etcdctl(&self, arguments: &[&str]) -> String {
+        let hosts: Vec<_> = (0..self.nodes.len()).map(|nth| self.host(nth)).collect();
+        let output = self.etcdctl_command(&hosts.join(","), arguments).output();
+        let output = output.expect("etcdctl is missing: ./test.sh installs it");
+        let (out, err) = (text(&output.stdout), text(&output.stderr));
+        assert!(output.status.success(), "etcdctl {arguments:?}: {out}{err}");
+        out
+    }
+
+    /// `etcdctl` on one member; it may fail.
+    pub fn ask(&self, nth: usize, arguments: &[&str]) -> Output {
+        let mut command = self.etcdctl_command(&self.host(nth), arguments);
+        command
+            .output()
+            .expect("etcdctl is missing: ./test.sh installs it")
+    }
+
+    /// `etcdctl` as a command that has not been started.
+    pub fn etcdctl_command(&self, hosts: &str, arguments: &[&str]) -> Command {
+        let mut command = Command::new("etcdctl");
+        command
+            .env("ETCDCTL_API", "3")
+            .args(["--endpoints", hosts, "--command-timeout", "3s"])
+            .args(arguments)
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// The keys under the prefix, one a line.
+    pub fn keys(&self, prefix: &str) -> Vec<String> {
+        let printed = self.etcdctl(&["get", "--prefix", "--keys-only", prefix]);
+        let keys = printed.lines().filter(|line| !line.is_empty());
+        keys.map(str::to_owned).collect()
+    }
+
+    /// Whether a member answers soon, with a quorum behind it.
+    pub fn answers(&self, nth: usize) -> bool {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while Instant::now() < deadline {
+            let ended = self.nodes[nth].process.lock().unwrap().try_wait().unwrap();
+            if ended.is_some() {
+                return false;
+            }
+            if is_healthy(self.nodes[nth].client_port).unwrap_or(false) {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        false
+    }
+}
+
+impl Drop for EtcdCluster {
+    fn drop(&mut self) {
+        (0..self.nodes.len()).for_each(|nth| self.kill(nth));
+    }
+}
+
+/// In memory where there is such a folder: the disk of a busy machine may take its time.
+fn folder() -> tempfile::TempDir {
+    match Path::new("/dev/shm") {
+        memory if memory.is_dir() => tempfile::tempdir_in(memory).unwrap(),
+        _ => tempfile::tempdir().unwrap(),
+    }
+}
+
+fn spawn(
+    folder: &Path,
+    nth: usize,
+    (client, peer): (u16, u16),
+    peers: &[u16],
+    arguments: &[String],
+) -> Child {
+    let address = |port: u16| format!("http://127.0.0.1:{port}");
+    let member = |(nth, port): (usize, &u16)| format!("n{nth}={}", address(*port));
+    let members: Vec<_> = peers.iter().enumerate().map(member).collect();
+    let log = std::fs::File::create(folder.join(format!("n{nth}.log"))).unwrap();
+    Command::new("etcd")
+        .args(["--name", &format!("n{nth}")])
+        .args([
+            "--data-dir",
+            &folder.join(format!("n{nth}")).display().to_string(),
+        ])
+        .args(["--listen-client-urls", &address(client)])
+        .args(["--advertise-client-urls", &address(client)])
+        .args(["--listen-peer-urls", &address(peer)])
+        .args(["--initial-advertise-peer-urls", &address(peer)])
+        .args(["--initial-cluster", &members.join(",")])
+        .args(["--initial-cluster-token", &format!("t{}", peers[0])])
+        .args(["--heartbeat-interval", "50", "--election-timeout", "500"])
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log)
+        .spawn()
+        .expect("etcd is missing: ./test.sh installs it")
+}
+
+fn end(process: &mut Child) {
+    let _ = process.kill();
+    let _ = process.wait();
+}
+
+fn is_healthy(port: u16) -> std::io::Result<bool> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+    stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+    stream.write_all(b"GET /health HTTP/1.0\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer.contains("\"true\""))
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}

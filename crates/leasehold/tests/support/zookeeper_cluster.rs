@@ -1,0 +1,214 @@
+//! A ZooKeeper cluster of one or more servers.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::free_port;
+
+const JAR: &str = "/usr/share/java/zookeeper.jar";
+
+/// Half a tick is how often servers tell their leader of sessions; two ticks are the shortest session.
+pub const TICK: Duration = Duration::from_millis(100);
+
+const PATIENCE: Duration = Duration::from_secs(40);
+
+pub struct ZooKeeperCluster {
+    pub nodes: Vec<ZooKeeperNode>,
+}
+
+pub struct ZooKeeperNode {
+    pub port: u16,
+    folder: tempfile::TempDir,
+    process: Mutex<Child>,
+}
+
+impl ZooKeeperCluster {
+    pub fn start(nodes: usize) -> Self {
+        Self::with(nodes, "")
+    }
+
+    /// With more lines in each server's configuration; those that begin with -D are for Java.
+    pub fn with(nodes: usize, more: &str) -> Self {
+        assert!(
+            Path::new(JAR).exists(),
+            "{JAR} is missing: ./test.sh installs it"
+        );
+        // Another process may take a free port before a server does.
+        for _ in 0..5 {
+            let cluster = Self::spawn(nodes, more);
+            if cluster.is_up() {
+                return cluster;
+            }
+        }
+        panic!("the ZooKeeper servers do not start");
+    }
+
+    fn spawn(nodes: usize, more: &str) -> Self {
+        let ports: Vec<_> = (0..nodes)
+            .map(|_| (free_port(), free_port(), free_port()))
+            .collect();
+        let mut members = String::new();
+        if nodes > 1 {
+            for (nth, (_, peers, election)) in ports.iter().enumerate() {
+                members += &format!("server.{}=127.0.0.1:{peers}:{election}\n", nth + 1);
+            }
+        }
+        let node = |(nth, (port, ..)): (usize, &(u16, u16, u16))| {
+            let folder = tempfile::tempdir().unwrap();
+            let tick = TICK.as_millis();
+            let path = folder.path().display();
+            let (java, more): (Vec<_>, Vec<_>) = more.lines().partition(|l| l.starts_with("-D"));
+            std::fs::write(folder.path().join("java"), java.join("\n")).unwrap();
+            let more = more.join("\n");
+            let settings = format!(
+                "tickTime={tick}\ninitLimit=100\nsyncLimit=50\ndataDir={path}\nclientPort={port}\n\
+                 clientPortAddress=127.0.0.1\nadmin.enableServer=false\n4lw.commands.whitelist=*\n\
+                 maxClientCnxns=0\n{members}{more}\n"
+            );
+            std::fs::write(folder.path().join("zoo.cfg"), settings).unwrap();
+            std::fs::write(folder.path().join("myid"), (nth + 1).to_string()).unwrap();
+            ZooKeeperNode {
+                port: *port,
+                process: Mutex::new(spawn(folder.path())),
+                folder,
+            }
+        };
+        Self {
+            nodes: ports.iter().enumerate().map(node).collect(),
+        }
+    }
+
+    fn is_up(&self) -> bool {
+        self.nodes.iter().all(ZooKeeperNode::serves)
+    }
+
+    /// The URL of all servers, with the locks at the top.
+    pub fn url(&self) -> String {
+        format!("zookeeper://{}", self.hosts())
+    }
+
+    pub fn hosts(&self) -> String {
+        let hosts = self.nodes.iter().map(|n| format!("127.0.0.1:{}", n.port));
+        hosts.collect::<Vec<_>>().join(",")
+    }
+
+    /// Which server leads, once one does; a single server leads itself.
+    pub fn leader(&self) -> usize {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let leads = |node: &ZooKeeperNode| {
+                let says = node.ask("srvr").unwrap_or_default();
+                says.contains("Mode: leader") || says.contains("Mode: standalone")
+            };
+            if let Some(leader) = self.nodes.iter().position(leads) {
+                return leader;
+            }
+            assert!(Instant::now() < deadline, "nobody leads");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Ends all servers and starts them again with what they have on disk.
+    pub fn restart(&self) {
+        self.nodes.iter().for_each(ZooKeeperNode::kill);
+        self.nodes.iter().for_each(ZooKeeperNode::revive);
+        assert!(self.is_up(), "the servers do not start again");
+    }
+}
+
+impl ZooKeeperNode {
+    /// `kill -9`.
+    pub fn kill(&self) {
+        let mut process = self.process.lock().unwrap();
+        let _ = process.kill();
+        let _ = process.wait();
+    }
+
+    /// Starts it again with what it has on disk; returns before it serves.
+    pub fn revive(&self) {
+        *self.process.lock().unwrap() = spawn(self.folder.path());
+    }
+
+    /// Waits until it is part of a quorum; false if it has ended.
+    pub fn serves(&self) -> bool {
+        let deadline = Instant::now() + PATIENCE;
+        while Instant::now() < deadline {
+            if self.process.lock().unwrap().try_wait().unwrap().is_some() {
+                return false;
+            }
+            let says = self.ask("srvr").unwrap_or_default();
+            if says.contains("Mode: ") {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        false
+    }
+
+    /// Lets it stand still where it is.
+    pub fn stop(&self) {
+        self.signal(Signal::SIGSTOP);
+    }
+
+    pub fn go_on(&self) {
+        self.signal(Signal::SIGCONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = self.process.lock().unwrap().id();
+        kill(Pid::from_raw(pid as i32), signal).unwrap();
+    }
+
+    /// A four-letter word, and what the server says.
+    pub fn ask(&self, word: &str) -> Option<String> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
+        stream.set_read_timeout(Some(Duration::from_secs(2))).ok()?;
+        stream.write_all(word.as_bytes()).ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        Some(answer)
+    }
+
+    /// One number of `mntr`.
+    pub fn count(&self, name: &str) -> f64 {
+        let says = self.ask("mntr").unwrap_or_default();
+        let mut lines = says.lines().filter_map(|line| line.split_once('\t'));
+        let line = lines.find(|(key, _)| *key == format!("zk_{name}"));
+        line.map_or(0.0, |(_, value)| value.trim().parse().unwrap())
+    }
+
+    pub fn log(&self) -> PathBuf {
+        self.folder.path().join("log")
+    }
+}
+
+impl Drop for ZooKeeperNode {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn spawn(folder: &Path) -> Child {
+    let log = std::fs::File::create(folder.join("log")).unwrap();
+    let properties = std::fs::read_to_string(folder.join("java")).unwrap();
+    Command::new("java")
+        .args(["-Xmx128m", "-Xms32m", "-XX:+UseSerialGC"])
+        .args(["-XX:TieredStopAtLevel=1", "-XX:CICompilerCount=1"])
+        .args(["-Dzookeeper.jmx.log4j.disable=true"])
+        .args(properties.lines())
+        .args(["-cp", JAR])
+        .arg("org.apache.zookeeper.server.quorum.QuorumPeerMain")
+        .arg(folder.join("zoo.cfg"))
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().unwrap())
+        .stderr(log)
+        .spawn()
+        .expect("java is missing: ./test.sh installs it")
+}
