@@ -47,7 +47,12 @@ pub mod redlock;
 pub(crate) mod rows;
 #[cfg(all(feature = "sqlite", unix))]
 pub mod sqlite;
-#[cfg(any(feature = "redis", feature = "etcd", feature = "postgres", feature = "mysql"))]
+#[cfg(any(
+    feature = "redis",
+    feature = "etcd",
+    feature = "postgres",
+    feature = "mysql"
+))]
 pub(crate) mod tls;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) mod under_way;

@@ -6,9 +6,9 @@ pub mod bent_clock;
 #[cfg(feature = "conformance")]
 pub mod crowd;
 pub mod deployment;
+pub mod etcd_cluster;
 #[cfg(feature = "mysql")]
 pub mod mariadb_server;
-pub mod etcd_cluster;
 #[cfg(feature = "postgres")]
 pub mod pgbouncer;
 #[cfg(feature = "postgres")]

@@ -149,6 +149,18 @@ pub(crate) fn of_connection(cause: Cause) -> Error {
     error.caused_by(cause)
 }
 
+/// An error of a statement on a table of the user's own, where our own tables are not what is meant.
+pub(crate) fn of_users_table(error: Error) -> Error {
+    match code(&error) {
+        Some(NO_TABLE | 1054 | 1103 | 1049) => {
+            Error::new(ErrorKind::InvalidConfig, error.what().to_owned())
+                .advise("see that the table and the column are there")
+                .caused_by(error)
+        }
+        _ => error,
+    }
+}
+
 pub(crate) fn all_busy(size: usize) -> Error {
     Error::new(
         ErrorKind::Unreachable,

@@ -321,7 +321,8 @@ impl Engine for Mysql {
     }
 
     async fn run_sql(&self, statements: &[String]) -> Result<()> {
-        self.0.server.run(Lane::Begin, statements).await
+        let done = self.0.server.run(Lane::Begin, statements).await;
+        done.map_err(failure::of_users_table)
     }
 
     fn commands_sent(&self) -> Option<u64> {

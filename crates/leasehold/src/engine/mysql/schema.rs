@@ -13,6 +13,7 @@ const TABLES: &str = include_str!("sql/tables.sql");
 /// Each with its text, those that are called by others first.
 const PROCEDURES: &[(&str, &str)] = &[
     ("leasehold_wake", include_str!("sql/wake.sql")),
+    ("leasehold_expire", include_str!("sql/expire.sql")),
     ("leasehold_admit", include_str!("sql/admit.sql")),
     ("leasehold_acquire", include_str!("sql/acquire.sql")),
     ("leasehold_release", include_str!("sql/release.sql")),

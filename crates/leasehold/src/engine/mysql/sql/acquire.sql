@@ -25,7 +25,9 @@ acquire: BEGIN
   SET v_until = v_now + p_ttl * 1000, v_was = v_last;
 
   IF EXISTS (SELECT 1 FROM leasehold_holders WHERE name = p_name) OR EXISTS (SELECT 1 FROM leasehold_waiters WHERE name = p_name) THEN
-    DELETE FROM leasehold_holders WHERE name = p_name AND expires_at <= v_now;
+    IF EXISTS (SELECT 1 FROM leasehold_holders WHERE name = p_name AND expires_at <= v_now) THEN
+      CALL leasehold_expire(p_name, v_now);
+    END IF;
     -- Held already by this very claim: its reply, or what told of the hand-over, was lost.
     SELECT token INTO v_token FROM leasehold_holders WHERE name = p_name AND claim = p_claim FOR UPDATE;
     IF v_token IS NOT NULL THEN

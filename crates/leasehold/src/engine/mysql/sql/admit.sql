@@ -11,7 +11,7 @@ BEGIN
   DECLARE v_held, v_held_mode, v_mode INT;
   DECLARE v_found, v_alive, v_is_own BOOLEAN;
   DECLARE v_claim BINARY(32);
-  DECLARE v_ttl, v_number, v_pid BIGINT;
+  DECLARE v_ttl, v_offer, v_number, v_pid BIGINT;
   DECLARE v_listener CHAR(32) CHARACTER SET ascii COLLATE ascii_bin;
   DECLARE v_owner, v_host VARBINARY(255);
   DECLARE v_reason VARBINARY(1024);
@@ -33,16 +33,18 @@ BEGIN
         LEAVE queue;
       END IF;
       SET p_last = GREATEST(p_last + 1, p_now);
+      SET v_offer = v_ttl;
       IF NOT v_is_own THEN
-        SET v_ttl = LEAST(v_ttl, 500);
+        SET v_offer = LEAST(v_ttl, 500);
         IF v_listener <=> p_listener THEN
-          SET p_told = CONCAT(p_told, CONCAT_WS(':', 'granted', v_number, p_last, v_ttl, p_now), ';');
+          SET p_told = CONCAT(p_told, CONCAT_WS(':', 'granted', v_number, p_last, v_offer, p_now), ';');
         ELSE
           SET p_wake = CONCAT(p_wake, v_listener);
         END IF;
       END IF;
-      INSERT INTO leasehold_holders (name, claim, mode, token, since, expires_at, offered_to, number, owner, host, pid, reason)
-      VALUES (p_name, v_claim, v_mode, p_last, p_now, p_now + v_ttl * 1000, IF(v_is_own, NULL, v_listener), v_number,
+      INSERT INTO leasehold_holders (name, claim, mode, token, since, expires_at, offered_to, number, ttl,
+        owner, host, pid, reason)
+      VALUES (p_name, v_claim, v_mode, p_last, p_now, p_now + v_offer * 1000, IF(v_is_own, NULL, v_listener), v_number, v_ttl,
         v_owner, v_host, v_pid, v_reason);
       SET v_held = v_held + 1, v_held_mode = v_mode;
     END IF;

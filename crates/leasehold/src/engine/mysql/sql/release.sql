@@ -25,7 +25,9 @@ BEGIN
     DELETE FROM leasehold_holders WHERE name = p_name AND claim = p_claim;
   END IF;
   IF EXISTS (SELECT 1 FROM leasehold_waiters WHERE name = p_name) THEN
-    DELETE FROM leasehold_holders WHERE name = p_name AND expires_at <= v_now;
+    IF EXISTS (SELECT 1 FROM leasehold_holders WHERE name = p_name AND expires_at <= v_now) THEN
+      CALL leasehold_expire(p_name, v_now);
+    END IF;
     CALL leasehold_admit(p_name, v_now, NULL, p_listener, v_last, v_told, v_wake);
     IF v_last <> v_was THEN
       UPDATE leasehold_tokens SET last = v_last WHERE stripe = v_stripe;

@@ -20,6 +20,7 @@ CREATE TABLE IF NOT EXISTS leasehold_holders (
   expires_at BIGINT NOT NULL,
   offered_to CHAR(32) CHARACTER SET ascii COLLATE ascii_bin, -- handed over, and its holder has not said a word yet
   number BIGINT,
+  ttl BIGINT,                          -- of who was handed the lock
   owner VARBINARY(255) NOT NULL,
   host VARBINARY(255) NOT NULL,
   pid BIGINT NOT NULL,
