@@ -89,7 +89,7 @@ async fn tables_locked_for_too_long_are_said() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_thousand_waiters_need_no_more_connections_than_the_pool_has_and_one() {
+async fn a_thousand_waiters_need_no_more_connections_than_the_pool_has_and_two() {
     let server = MariadbServer::start();
     let locks = Locks::connect(&patient(&server)).await.unwrap();
     let holder = locks.lock("x").ttl(ms(30_000)).acquire().await.unwrap();
@@ -106,7 +106,7 @@ async fn a_thousand_waiters_need_no_more_connections_than_the_pool_has_and_one()
     }
     let connections = "SELECT COUNT(*) FROM information_schema.processlist WHERE db = 'locks' AND id <> CONNECTION_ID()";
     let connections = count(connections);
-    assert!(connections <= 5, "{connections} connections");
+    assert!(connections <= 6, "{connections} connections");
     let began = Instant::now();
     holder.release().await.unwrap();
     while let Some(done) = waiting.join_next().await {

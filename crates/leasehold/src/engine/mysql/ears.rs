@@ -28,8 +28,6 @@ use crate::token::FencingToken;
 
 /// For how long waiters count as alive after each beat.
 const ALIVE: Duration = Duration::from_millis(600);
-/// For how long they do so although nobody sees us sleep.
-const SURE: Duration = Duration::from_millis(350);
 /// How long a call sleeps at most.
 const HEAR: Duration = Duration::from_millis(150);
 /// How long a nap is.
@@ -170,6 +168,12 @@ impl Ears {
 async fn session(settings: &Settings, watch: &mut Watch<Ears>) -> Result<()> {
     let mut connection = server::connect(settings).await?;
     let wakes = can_be_woken(&mut connection).await?;
+    // It does nothing but to end with this process, at once, which the sleeper does not.
+    let life = match (wakes, watch.ears()) {
+        (true, Some(ears)) => Some(life_of(settings, ears.id()).await?),
+        _ => None,
+    };
+    let mut dead = 0;
     while watch.is_needed().await {
         let Some(ears) = watch.ears() else {
             return Ok(());
@@ -177,9 +181,12 @@ async fn session(settings: &Settings, watch: &mut Watch<Ears>) -> Result<()> {
         if !wakes {
             ears.naps.store(true, Ordering::Relaxed);
         }
-        let listened = listen(&ears, &mut connection, &settings.table);
+        let listened = listen(&ears, &mut connection, &settings.table, life.is_some());
         match tokio::time::timeout(settings.timeout + HEAR, listened).await {
-            Ok(Ok(())) => {}
+            Ok(Ok(true)) => dead = 0,
+            // The first time, nobody knows us yet. Later, our life has ended there.
+            Ok(Ok(false)) if dead > 1 => return Err(failure::no_connection_in_time()),
+            Ok(Ok(false)) => dead += 1,
             Ok(Err(Failed::Cut)) => {
                 let spoilt = connection.id();
                 connection = server::connect(settings).await?;
@@ -210,6 +217,14 @@ async fn can_be_woken(connection: &mut Conn) -> Result<bool> {
     }
 }
 
+/// A connection whose lock shows that this process is alive.
+async fn life_of(settings: &Settings, id: &str) -> Result<Conn> {
+    let mut life = server::connect(settings).await?;
+    let take = format!("DO GET_LOCK('leasehold-life:{id}', 1)");
+    life.query_drop(take).await.map_err(failure::of_call)?;
+    Ok(life)
+}
+
 /// Why there is no answer.
 enum Failed {
     /// It was cut off in the middle.
@@ -227,7 +242,8 @@ async fn listen(
     ears: &Ears,
     connection: &mut Conn,
     table: &str,
-) -> std::result::Result<(), Failed> {
+    lives: bool,
+) -> std::result::Result<bool, Failed> {
     let step = match ears.naps.load(Ordering::Relaxed) {
         true => NAP,
         false => HEAR,
@@ -237,7 +253,7 @@ async fn listen(
         "CALL {table}_listen('{}', {}, {}, {}, {}, {}, '{}')",
         ears.id(),
         millis(ALIVE),
-        millis(SURE),
+        u8::from(lives),
         millis(HEAR),
         millis(step),
         u8::from(step == HEAR),
@@ -247,7 +263,7 @@ async fn listen(
     let answer = match connection.query_iter(call).await {
         Ok(answer) => answer,
         // Its sleep was ended, and the call with it; or it was rolled back. The next one looks.
-        Err(Cause::Server(said)) if matches!(said.code, 1317 | 1205 | 1213) => return Ok(()),
+        Err(Cause::Server(said)) if matches!(said.code, 1317 | 1205 | 1213) => return Ok(true),
         Err(cause) => return Err(failure::of_call(cause).into()),
     };
     let rows: Vec<Row> = match answer.collect_and_drop().await {
@@ -282,5 +298,5 @@ async fn listen(
     if !was_alive {
         ears.waiters.ring_all();
     }
-    Ok(())
+    Ok(was_alive)
 }

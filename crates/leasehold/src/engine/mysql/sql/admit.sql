@@ -20,7 +20,7 @@ BEGIN
   queue: LOOP
     SET v_found = TRUE;
     SELECT w.claim, w.mode, w.ttl, w.listener, w.number, w.owner, w.host, w.pid, w.reason,
-      COALESCE(l.alive_until > p_now AND (l.sure_until > p_now OR IS_USED_LOCK(CONCAT('leasehold:', l.id)) IS NOT NULL), FALSE)
+      COALESCE(l.alive_until > p_now AND (l.sure_until > p_now OR IS_USED_LOCK(CONCAT('leasehold-life:', l.id)) IS NOT NULL), FALSE)
     INTO v_claim, v_mode, v_ttl, v_listener, v_number, v_owner, v_host, v_pid, v_reason, v_alive
     FROM leasehold_waiters w LEFT JOIN leasehold_listeners l ON l.id = w.listener
     WHERE w.name = p_name ORDER BY w.place LIMIT 1;

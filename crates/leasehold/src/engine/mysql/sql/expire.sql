@@ -7,7 +7,7 @@ BEGIN
   SELECT h.name, h.claim, h.mode, h.ttl, h.since, h.offered_to, h.number, p_now, h.owner, h.host, h.pid, h.reason
   FROM leasehold_holders h JOIN leasehold_listeners l ON l.id = h.offered_to
   WHERE h.name = p_name AND h.expires_at <= p_now AND l.alive_until > p_now
-    AND (l.sure_until > p_now OR IS_USED_LOCK(CONCAT('leasehold:', l.id)) IS NOT NULL)
+    AND (l.sure_until > p_now OR IS_USED_LOCK(CONCAT('leasehold-life:', l.id)) IS NOT NULL)
   FOR UPDATE;
   DELETE FROM leasehold_holders WHERE name = p_name AND expires_at <= p_now;
 END

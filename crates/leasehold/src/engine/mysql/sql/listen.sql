@@ -5,7 +5,7 @@
 -- A lock of the server's own tells which connection sleeps; 0 for p_wakes if there can be none. It is taken before looking, so no wake-up
 -- is lost, and given back before answering, so no answer is cut off.
 CREATE PROCEDURE leasehold_listen(
-  p_listener CHAR(32) CHARACTER SET ascii COLLATE ascii_bin, p_alive BIGINT, p_sure BIGINT, p_hear BIGINT,
+  p_listener CHAR(32) CHARACTER SET ascii COLLATE ascii_bin, p_alive BIGINT, p_lives BOOLEAN, p_hear BIGINT,
   p_step BIGINT, p_wakes BOOLEAN, p_known MEDIUMTEXT CHARACTER SET ascii
 )
 SQL SECURITY INVOKER
@@ -23,9 +23,10 @@ BEGIN
   SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
   SET v_end = v_now + p_hear * 1000;
   SELECT alive_until, sure_until INTO v_alive_until, v_sure_until FROM leasehold_listeners WHERE id = p_listener;
-  SET v_was_alive = COALESCE(v_alive_until > v_now AND v_sure_until > v_now, FALSE);
+  SET v_was_alive = COALESCE(v_alive_until > v_now
+    AND (v_sure_until > v_now OR IS_USED_LOCK(CONCAT('leasehold-life:', p_listener)) IS NOT NULL), FALSE);
   IF NOT v_was_alive OR v_alive_until < v_now + p_alive * 900 OR v_alive_until > v_now + p_alive * 1000 THEN
-    SET v_alive_until = v_now + p_alive * 1000, v_sure_until = IF(p_wakes, v_now + p_sure * 1000, v_alive_until);
+    SET v_alive_until = v_now + p_alive * 1000, v_sure_until = IF(p_lives, v_now, v_alive_until);
     INSERT INTO leasehold_listeners (id, alive_until, sure_until) VALUES (p_listener, v_alive_until, v_sure_until)
     ON DUPLICATE KEY UPDATE alive_until = v_alive_until, sure_until = v_sure_until;
   END IF;

@@ -53,7 +53,7 @@ CREATE TABLE IF NOT EXISTS leasehold_waiters (
 CREATE TABLE IF NOT EXISTS leasehold_listeners (
   id CHAR(32) CHARACTER SET ascii COLLATE ascii_bin NOT NULL PRIMARY KEY,
   alive_until BIGINT NOT NULL,
-  sure_until BIGINT NOT NULL           -- later than this it is alive only while it can be seen to sleep
+  sure_until BIGINT NOT NULL           -- later than this it is alive only while it has its lock of the server's own
 ) ENGINE = InnoDB;
 
 CREATE TABLE IF NOT EXISTS leasehold_records (
