@@ -11,6 +11,8 @@ pub mod etcd_cluster;
 pub mod pgbouncer;
 #[cfg(feature = "postgres")]
 pub mod postgres_server;
+#[cfg(feature = "conformance")]
+pub mod process;
 pub mod proxy;
 pub mod redis_server;
 pub mod zookeeper_cluster;

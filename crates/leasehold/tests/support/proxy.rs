@@ -15,6 +15,10 @@ pub enum Link {
     Slow(Duration),
     /// Nothing arrives; all of it does once the link is open again.
     Hang,
+    /// The same for what the client says; the server is heard.
+    HangThere,
+    /// The same for what the server says; the client is heard.
+    HangBack,
     /// Nothing arrives, ever; connections that were open are lost.
     Swallow,
     /// Connections are closed, and new ones at once.
@@ -71,8 +75,8 @@ async fn connect(client: TcpStream, server: u16, state: watch::Receiver<Link>) {
         let _ = closed.wait_for(|link| *link == Link::Refuse).await;
     };
     tokio::select! {
-        () = carry(from_client, to_server, state.clone()) => {}
-        () = carry(from_server, to_client, state.clone()) => {}
+        () = carry(from_client, to_server, state.clone(), Link::HangThere) => {}
+        () = carry(from_server, to_client, state.clone(), Link::HangBack) => {}
         () = refused => {}
     }
 }
@@ -81,6 +85,7 @@ async fn carry(
     mut from: tokio::net::tcp::OwnedReadHalf,
     mut to: tokio::net::tcp::OwnedWriteHalf,
     mut state: watch::Receiver<Link>,
+    this_way: Link,
 ) {
     let (sender, mut on_the_way) = mpsc::unbounded_channel();
     let read = async {
@@ -96,7 +101,7 @@ async fn carry(
     };
     let write = async {
         while let Some((sent, bytes)) = on_the_way.recv().await {
-            let Ok(link) = state.wait_for(|link| *link != Link::Hang).await.map(|l| *l) else {
+            let Ok(link) = state.wait_for(|link| ![Link::Hang, this_way].contains(link)).await.map(|l| *l) else {
                 return;
             };
             match link {
