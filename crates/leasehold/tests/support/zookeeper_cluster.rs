@@ -92,7 +92,11 @@ impl ZooKeeperCluster {
                 let peers = through.map_or(*peers, |links| links[nth].port);
                 members += &format!("server.{}=127.0.0.1:{peers}:{election}\n", nth + 1);
             }
-            if ports.len() > 1 { members } else { String::new() }
+            if ports.len() > 1 {
+                members
+            } else {
+                String::new()
+            }
         };
         let node = |(nth, (port, ..)): (usize, &Ports)| {
             let (members, more) = (members(nth), more[nth]);

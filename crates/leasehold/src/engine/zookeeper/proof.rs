@@ -63,7 +63,11 @@ impl Proof {
 
     pub(crate) fn sending(&self, now: Moment) -> Sent {
         let by = |answered: &Moment| *answered + self.timeout / 4 <= self.led;
-        let known = self.answered.iter().rev().find(|(_, answered)| by(answered));
+        let known = self
+            .answered
+            .iter()
+            .rev()
+            .find(|(_, answered)| by(answered));
         Sent {
             at: now,
             before: self.latest,
