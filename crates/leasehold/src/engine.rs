@@ -22,6 +22,8 @@ use crate::name::LockName;
 use crate::token::FencingToken;
 use crate::url::EngineUrl;
 
+#[cfg(any(feature = "etcd", feature = "zookeeper-tls"))]
+pub(crate) mod certificates;
 #[cfg(feature = "etcd")]
 pub mod etcd;
 #[cfg(any(feature = "redis", feature = "postgres"))]
@@ -43,7 +45,12 @@ pub mod redis;
 pub mod redlock;
 #[cfg(all(feature = "sqlite", unix))]
 pub mod sqlite;
-#[cfg(any(feature = "redis", feature = "etcd", feature = "postgres"))]
+#[cfg(any(
+    feature = "redis",
+    feature = "etcd",
+    feature = "postgres",
+    feature = "zookeeper-tls"
+))]
 pub(crate) mod tls;
 #[cfg(feature = "postgres")]
 pub(crate) mod under_way;

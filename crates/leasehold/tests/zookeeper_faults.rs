@@ -24,13 +24,13 @@ const TTL: Duration = Duration::from_millis(700);
 /// Longer than an election takes, so that a session may outlast one.
 const SESSION: Duration = Duration::from_millis(2000);
 
-const OPTIONS: &str = "?session_timeout=2s&timeout=2s";
+const OPTIONS: &str = "?session_timeout=2s&timeout=10s";
 
 /// How long work may stand still: an election, dead sessions and a busy machine.
 const PATIENCE: Duration = Duration::from_secs(25);
 
 /// After how long of silence a server gives up its leader, or a leader its followers: sooner than a session ends, or later.
-const HASTY: &str = "syncLimit=8\ninitLimit=15";
+const HASTY: &str = "syncLimit=15\ninitLimit=15";
 const PATIENT: &str = "syncLimit=100";
 
 const fn ms(count: u64) -> Duration {

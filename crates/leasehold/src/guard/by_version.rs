@@ -37,7 +37,6 @@ pub(crate) enum Swap {
     /// Something else is there.
     Changed,
     /// Something else is there, but it may be what an earlier try of ours has written, whose answer was lost.
-    #[cfg_attr(not(feature = "etcd"), allow(dead_code))]
     InDoubt,
 }
 

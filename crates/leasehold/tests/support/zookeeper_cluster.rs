@@ -15,6 +15,9 @@ use super::proxy::{Link, Proxy};
 
 const JAR: &str = "/usr/share/java/zookeeper.jar";
 
+/// What a secure port needs beside it; they come with the same package.
+const MORE_JARS: &str = "/usr/share/java/netty-codec.jar:/usr/share/java/netty-resolver.jar";
+
 /// Half a tick is how often servers tell their leader of sessions; two ticks are the shortest session.
 pub const TICK: Duration = Duration::from_millis(100);
 
@@ -254,7 +257,7 @@ fn spawn(folder: &Path) -> Child {
         .args(["-XX:TieredStopAtLevel=1", "-XX:CICompilerCount=1"])
         .args(["-Dzookeeper.jmx.log4j.disable=true"])
         .args(properties.lines())
-        .args(["-cp", JAR])
+        .args(["-cp", &format!("{JAR}:{MORE_JARS}")])
         .arg("org.apache.zookeeper.server.quorum.QuorumPeerMain")
         .arg(folder.join("zoo.cfg"))
         .stdin(Stdio::null())

@@ -1,4 +1,4 @@
-//! `zookeeper://`: ephemeral sequential nodes under the lock's node.
+//! `zookeeper://`, `zookeepers://`: ephemeral sequential nodes under the lock's node.
 //!
 //! | file | what is there |
 //! |---|---|
@@ -10,7 +10,7 @@
 //! | `places.rs` | which nodes are ours |
 //! | `records.rs` | guarded records |
 //! | `shown.rs` | what people see |
-//! | `settings.rs`, `failure.rs` | URLs and errors |
+//! | `settings.rs`, `tls.rs`, `failure.rs` | URLs and errors |
 
 pub(crate) mod failure;
 pub(crate) mod layout;
@@ -24,6 +24,8 @@ pub(crate) mod records;
 pub(crate) mod session;
 pub(crate) mod settings;
 pub(crate) mod shown;
+#[cfg(feature = "zookeeper-tls")]
+pub(crate) mod tls;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,7 +56,11 @@ use crate::url::EngineUrl;
 
 /// How `zookeeper:` URLs are connected.
 pub const DRIVER: Driver = Driver {
-    schemes: &["zookeeper"],
+    schemes: &[
+        "zookeeper",
+        #[cfg(feature = "zookeeper-tls")]
+        "zookeepers",
+    ],
     options: settings::OPTIONS,
     example: "zookeeper://h1:2181,h2:2181,h3:2181/path",
     connect: |url| {
@@ -123,7 +129,7 @@ impl ZooKeeper {
             .with_session_timeout(self.locks.settings.session_timeout)
             .with_session(session.client.session().clone());
         // Whoever has joined a session and leaves ends it for all.
-        drop(same.connect(&self.locks.settings.servers).await);
+        drop(session::reach(&self.locks.settings, same).await);
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::watch;
-use zookeeper_client::{Client, Error as Said};
+use zookeeper_client::{Client, Connector, Error as Said};
 
 use super::failure;
 use super::proof::{Proof, Sent};
@@ -191,6 +191,16 @@ async fn open(
     Ok(session)
 }
 
+/// One try.
+pub(crate) async fn reach(settings: &Settings, connector: Connector) -> Result<Client, Said> {
+    #[cfg(feature = "zookeeper-tls")]
+    if let Some(tls) = &settings.tls {
+        let connector = connector.with_tls(tls.clone());
+        return connector.secure_connect(&settings.servers).await;
+    }
+    connector.connect(&settings.servers).await
+}
+
 /// Goes on until there is a quorum or time is up.
 pub(crate) async fn connect(settings: &Settings) -> Result<(Moment, Client)> {
     let mut last = failure::silent();
@@ -203,7 +213,7 @@ pub(crate) async fn connect(settings: &Settings) -> Result<(Moment, Client)> {
                 connector = connector.with_auth("digest", login.as_bytes());
             }
             let asked = Clock::machine().now();
-            match connector.connect(&settings.servers).await {
+            match reach(settings, connector).await {
                 Ok(client) => return Ok((asked, client)),
                 Err(cause @ (Said::NoHosts | Said::Timeout | Said::ConnectionLoss)) => {
                     last = failure::of_request(cause);
