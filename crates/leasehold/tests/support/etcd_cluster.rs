@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use super::etcd_links::Links;
 use super::free_port;
 
 pub struct EtcdCluster {
@@ -21,6 +22,8 @@ pub struct EtcdCluster {
 struct Node {
     client_port: u16,
     peer_port: u16,
+    /// Where the other members find it: its peer port, or what leads there.
+    door: u16,
     process: Mutex<Child>,
 }
 
@@ -32,24 +35,43 @@ impl EtcdCluster {
 
     /// With more arguments for each.
     pub fn with(members: usize, arguments: &[&str]) -> Self {
+        Self::start_with(members, arguments, None)
+    }
+
+    /// Whose members talk to each other over these.
+    pub fn linked_by(links: &Links) -> Self {
+        Self::start_with(links.doors().len(), &[], Some(links))
+    }
+
+    fn start_with(members: usize, arguments: &[&str], links: Option<&Links>) -> Self {
         let arguments: Vec<_> = arguments.iter().map(|a| a.to_string()).collect();
         // Another process may take a free port before a member does.
         for _ in 0..10 {
-            if let Some(cluster) = Self::try_start(members, &arguments) {
+            if let Some(cluster) = Self::try_start(members, &arguments, links) {
                 return cluster;
             }
         }
         panic!("no ports were free for etcd");
     }
 
-    fn try_start(members: usize, arguments: &[String]) -> Option<Self> {
+    fn try_start(members: usize, arguments: &[String], links: Option<&Links>) -> Option<Self> {
         let folder = folder();
         let ports: Vec<_> = (0..members).map(|_| (free_port(), free_port())).collect();
-        let peers: Vec<_> = ports.iter().map(|(_, peer)| *peer).collect();
-        let start = |nth: usize| Node {
-            client_port: ports[nth].0,
-            peer_port: ports[nth].1,
-            process: Mutex::new(spawn(folder.path(), nth, ports[nth], &peers, arguments)),
+        let doors: Vec<_> = match links {
+            Some(links) => links.doors(),
+            None => ports.iter().map(|(_, peer)| *peer).collect(),
+        };
+        let start = |nth: usize| {
+            let process = spawn(folder.path(), nth, ports[nth], &doors, arguments);
+            if let Some(links) = links {
+                links.lead_to(nth, ports[nth].1, process.id());
+            }
+            Node {
+                client_port: ports[nth].0,
+                peer_port: ports[nth].1,
+                door: doors[nth],
+                process: Mutex::new(process),
+            }
         };
         let nodes: Vec<_> = (0..members).map(start).collect();
         let cluster = Self {
@@ -103,10 +125,10 @@ impl EtcdCluster {
 
     /// The same without waiting.
     pub fn revive_in_background(&self, nth: usize) {
-        let peers: Vec<_> = self.nodes.iter().map(|node| node.peer_port).collect();
+        let doors: Vec<_> = self.nodes.iter().map(|node| node.door).collect();
         let node = &self.nodes[nth];
         let ports = (node.client_port, node.peer_port);
-        let process = spawn(self.folder.path(), nth, ports, &peers, &self.arguments);
+        let process = spawn(self.folder.path(), nth, ports, &doors, &self.arguments);
         *node.process.lock().unwrap() = process;
     }
 
@@ -226,12 +248,12 @@ fn spawn(
     folder: &Path,
     nth: usize,
     (client, peer): (u16, u16),
-    peers: &[u16],
+    doors: &[u16],
     arguments: &[String],
 ) -> Child {
     let address = |port: u16| format!("http://127.0.0.1:{port}");
     let member = |(nth, port): (usize, &u16)| format!("n{nth}={}", address(*port));
-    let members: Vec<_> = peers.iter().enumerate().map(member).collect();
+    let members: Vec<_> = doors.iter().enumerate().map(member).collect();
     let log = std::fs::File::create(folder.join(format!("n{nth}.log"))).unwrap();
     Command::new("etcd")
         .args(["--name", &format!("n{nth}")])
@@ -242,9 +264,9 @@ fn spawn(
         .args(["--listen-client-urls", &address(client)])
         .args(["--advertise-client-urls", &address(client)])
         .args(["--listen-peer-urls", &address(peer)])
-        .args(["--initial-advertise-peer-urls", &address(peer)])
+        .args(["--initial-advertise-peer-urls", &address(doors[nth])])
         .args(["--initial-cluster", &members.join(",")])
-        .args(["--initial-cluster-token", &format!("t{}", peers[0])])
+        .args(["--initial-cluster-token", &format!("t{}", doors[0])])
         .args(["--heartbeat-interval", "50", "--election-timeout", "500"])
         .args(arguments)
         .stdin(Stdio::null())

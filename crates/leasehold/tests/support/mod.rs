@@ -5,8 +5,11 @@
 pub mod bent_clock;
 #[cfg(feature = "conformance")]
 pub mod crowd;
+#[cfg(feature = "conformance")]
+pub mod crowd_process;
 pub mod deployment;
 pub mod etcd_cluster;
+pub mod etcd_links;
 #[cfg(feature = "postgres")]
 pub mod pgbouncer;
 #[cfg(feature = "postgres")]
