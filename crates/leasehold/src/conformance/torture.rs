@@ -3,6 +3,8 @@
 mod record;
 pub(super) mod worker;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -13,24 +15,14 @@ use self::worker::{Haunt, TTL};
 use super::Ground;
 use super::child::{Child, Report, Task};
 use super::ground::{ms, now};
+use super::history::Event;
 use crate::clock::Moment;
 use crate::engine::{Capabilities, Expiry};
 
 const PROCESSES: usize = 6;
 
-/// How much longer than a dead holder's TTL a lock may stand still on a loaded machine.
-const SLACK: Duration = ms(2500);
-
-/// Where a lock ends with a session, so does the place of each dead waiter before the next; and while they are
-/// waited for, more die.
-const SLACK_WITH_SESSIONS: Duration = ms(9000);
-
-fn slack(able: &Capabilities) -> Duration {
-    match able.expiry {
-        Expiry::Ttl => SLACK,
-        Expiry::Session => SLACK_WITH_SESSIONS,
-    }
-}
+/// How much longer than a dead holder's claim stands its lock may stand still on a loaded machine.
+const LOADED: Duration = ms(2500);
 
 /// How long until the next one dies. Where a dead waiter keeps its place for as long as a session, most must live longer than
 /// that, or nobody ever comes in.
@@ -66,10 +58,10 @@ pub(super) async fn processes_killed_at_random_break_nothing(ground: Ground) {
     for haunt in &haunts {
         std::fs::remove_file(&haunt.file).unwrap();
     }
-    let slack = slack(&ground.engine().await.capabilities());
-    record.check(TTL + slack);
+    let longest = TTL + ground.fixture().slack() + LOADED;
+    record.check(longest);
     for haunt in &haunts {
-        nothing_is_left_of(&ground, &haunt.lock, slack).await;
+        nothing_is_left_of(&ground, &haunt.lock, longest).await;
     }
 }
 
@@ -85,7 +77,10 @@ async fn torment(ground: &Ground, haunts: &[Haunt; 2], length: Duration) -> Reco
     while now() < end || (record.killed_inside() == 0 && now() < end + ground.patience()) {
         tokio::time::sleep(until_the_next_kill(&able)).await;
         let new = Victim::start(ground, haunts).await;
-        let nth = fastrand::usize(..PROCESSES);
+        let nth = match now() < end {
+            true => fastrand::usize(..PROCESSES),
+            false => someone_inside(&victims).await,
+        };
         let old = std::mem::replace(&mut victims[nth], new);
         record.add(old.kill().await);
     }
@@ -95,9 +90,21 @@ async fn torment(ground: &Ground, haunts: &[Haunt; 2], length: Duration) -> Reco
     record
 }
 
-async fn nothing_is_left_of(ground: &Ground, lock: &str, slack: Duration) {
+/// By what they say, or anyone if they say nothing for a while.
+async fn someone_inside(victims: &[Victim]) -> usize {
+    for _ in 0..1000 {
+        let inside = |victim: &Victim| victim.inside.load(Ordering::Relaxed);
+        if let Some(nth) = victims.iter().position(inside) {
+            return nth;
+        }
+        tokio::time::sleep(ms(1)).await;
+    }
+    fastrand::usize(..PROCESSES)
+}
+
+async fn nothing_is_left_of(ground: &Ground, lock: &str, longest: Duration) {
     let locks = ground.locks().await;
-    let free = locks.lock(lock).wait(TTL + slack).acquire().await;
+    let free = locks.lock(lock).wait(longest).acquire().await;
     free.expect("free after the TTL").release().await.unwrap();
     ground
         .until("nobody holds or waits", async || {
@@ -111,6 +118,8 @@ async fn nothing_is_left_of(ground: &Ground, lock: &str, slack: Duration) {
 struct Victim {
     /// Dropped, it kills too.
     die: oneshot::Sender<()>,
+    /// By what it has said last.
+    inside: Arc<AtomicBool>,
     life: JoinHandle<Life>,
 }
 
@@ -118,8 +127,9 @@ impl Victim {
     async fn start(ground: &Ground, haunts: &[Haunt; 2]) -> Self {
         let child = ground.child(Task::ComeAndGo(haunts.clone())).await;
         let (die, order) = oneshot::channel();
-        let life = tokio::spawn(live(child, order));
-        Self { die, life }
+        let inside = Arc::new(AtomicBool::new(false));
+        let life = tokio::spawn(live(child, order, Arc::clone(&inside)));
+        Self { die, inside, life }
     }
 
     async fn kill(self) -> Life {
@@ -128,12 +138,19 @@ impl Victim {
     }
 }
 
-async fn live(mut child: Child, mut die: oneshot::Receiver<()>) -> Life {
+fn has_entered(last: &Report) -> bool {
+    matches!(last, Report::Happened(Event::Enter { .. }))
+}
+
+async fn live(mut child: Child, mut die: oneshot::Receiver<()>, inside: Arc<AtomicBool>) -> Life {
     let mut reports = Vec::new();
     loop {
         tokio::select! {
             report = child.next_report() => match report {
-                Some(report) => reports.push(report),
+                Some(report) => {
+                    inside.store(has_entered(&report), Ordering::Relaxed);
+                    reports.push(report);
+                }
                 None => panic!("a process ended by itself after {:?}", reports.last()),
             },
             _ = &mut die => break,

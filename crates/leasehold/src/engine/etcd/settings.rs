@@ -130,7 +130,7 @@ fn tls(url: &EngineUrl) -> Result<Option<ClientTlsConfig>> {
     crate::engine::tls::install();
     let mut tls = ClientTlsConfig::new();
     tls = match files[0] {
-        Some(file) => tls.ca_certificate(Certificate::from_pem(read(file)?)),
+        Some(file) => tls.ca_certificate(Certificate::from_pem(certificates(file)?)),
         None => tls.with_native_roots(),
     };
     match (files[1], files[2]) {
@@ -141,6 +141,16 @@ fn tls(url: &EngineUrl) -> Result<Option<ClientTlsConfig>> {
         _ => return Err(invalid("a certificate and its key go together").advise("give both")),
     }
     Ok(Some(tls))
+}
+
+/// A file without any would mean that nobody is trusted.
+fn certificates(file: &str) -> Result<Vec<u8>> {
+    let read = read(file)?;
+    match String::from_utf8_lossy(&read).contains("BEGIN CERTIFICATE") {
+        true => Ok(read),
+        false => Err(invalid(format!("there are no certificates in {file:?}"))
+            .advise("give a PEM file with the certificates to trust")),
+    }
 }
 
 fn read(file: &str) -> Result<Vec<u8>> {
