@@ -13,6 +13,7 @@ use super::ground::{LONG, ms, now};
 use super::history::{Event, History, Recorder};
 use super::torture::processes_killed_at_random_break_nothing;
 use crate::claim::Mode;
+use crate::error::{Error, ErrorKind, Result};
 use crate::lease::Lease;
 use crate::locks::Locks;
 
@@ -151,15 +152,15 @@ async fn visit(locks: &Locks, name: &str, recorder: &Recorder, random: &mut fast
         Mode::Permit { of } => request.permits(of),
     };
     let lease = match random.u8(..4) {
-        0 => request.try_acquire().await.unwrap(),
+        0 => in_time(request.try_acquire().await).flatten(),
         1 => {
             // Cancelled at some moment, unless it was obtained by then.
             let cancelled = ms(random.u64(..60));
             let acquire = request.wait_forever().acquire();
             let obtained = tokio::time::timeout(cancelled, acquire).await;
-            obtained.ok().map(Result::unwrap)
+            obtained.ok().and_then(in_time)
         }
-        _ => request.wait(ms(random.u64(..600))).acquire().await.ok(),
+        _ => in_time(request.wait(ms(random.u64(..600))).acquire().await),
     };
     let Some(lease) = lease else { return };
     let known = lease.valid_until();
@@ -178,6 +179,16 @@ async fn visit(locks: &Locks, name: &str, recorder: &Recorder, random: &mut fast
         _ => {
             lease.release().await.unwrap();
         }
+    }
+}
+
+/// `None` if it took too long: on a busy machine even an answer may take longer than such a TTL.
+fn in_time<T>(answer: Result<T>) -> Option<T> {
+    let late = |error: &Error| matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::Unreachable);
+    match answer {
+        Ok(answer) => Some(answer),
+        Err(error) if late(&error) => None,
+        Err(error) => panic!("{error}"),
     }
 }
 
