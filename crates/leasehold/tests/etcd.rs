@@ -4,6 +4,7 @@ mod support;
 
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold::conformance::{self, Fixture};
@@ -30,6 +31,11 @@ impl Fixture for Etcd {
 
     fn address(&self) -> Option<String> {
         Some(self.0.url())
+    }
+
+    /// Leases are whole seconds, and those that have ended are looked for every half second.
+    fn slack(&self) -> Duration {
+        Duration::from_millis(1500)
     }
 
     /// All members at once, as after a power cut.

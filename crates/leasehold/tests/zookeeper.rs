@@ -7,6 +7,7 @@ mod support;
 
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold::conformance::{self, Fixture};
@@ -50,6 +51,12 @@ impl Fixture for Cluster {
     fn address(&self) -> Option<String> {
         let url = self.servers.url();
         Some(format!("{url}?session_timeout=900ms&timeout=10s"))
+    }
+
+    /// A lock ends with a session, and so does the place of each dead waiter before the next; while they are waited for,
+    /// more die.
+    fn slack(&self) -> Duration {
+        Duration::from_millis(6500)
     }
 
     async fn restart(&self) {

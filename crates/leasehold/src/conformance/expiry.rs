@@ -216,12 +216,12 @@ async fn hold_at_least_keeps_it_taken(ground: Ground) {
 async fn max_hold_ends_it(ground: Ground) {
     let (locks, other) = (ground.locks().await, ground.locks().await);
     let name = ground.name("x");
-    let request = locks.lock(&name).ttl(ms(600)).max_hold(ms(1000));
+    let request = locks.lock(&name).ttl(ms(1500)).max_hold(ms(2500));
     let before = now();
     let lease = request.acquire().await.unwrap();
     let reason = ground.soon("the lease ends", lease.lost()).await;
     assert_eq!(reason, LossReason::MaxHold);
-    assert!(now() >= before + ms(1000));
+    assert!(now() >= before + ms(2500));
     assert!(!lease.is_valid());
     let next = other.lock(&name).ttl(LONG).wait_forever().acquire();
     let next = ground.soon("the next one enters", next).await;

@@ -1,6 +1,7 @@
 //! What brings a store to test.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 
@@ -29,6 +30,11 @@ pub trait Fixture: Send + Sync + 'static {
     {
         let connected = crate::url::connect(address).await;
         connected.expect("the address leads to the store")
+    }
+
+    /// How much longer than its TTL the claim of a dead process may stand, by what the store promises.
+    fn slack(&self) -> Duration {
+        Duration::ZERO
     }
 
     /// Stops the store and starts it again. Clients made before need not work any more.

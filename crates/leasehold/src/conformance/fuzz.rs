@@ -13,6 +13,7 @@ use super::ground::{LONG, ms, now};
 use super::history::{Event, History, Recorder};
 use super::torture::processes_killed_at_random_break_nothing;
 use crate::claim::Mode;
+use crate::error::{Error, ErrorKind, Result};
 use crate::lease::Lease;
 use crate::locks::Locks;
 
@@ -105,6 +106,10 @@ async fn a_counter_by_many_processes(ground: Ground) {
 /// Short enough that a detached lease expires while others wait for it.
 const SHORT: Duration = ms(400);
 
+/// How often each tries, and how many visits must come of it all: on a busy machine most tries may be too short, and more are made.
+const TRIES: usize = 12;
+const VISITS: usize = 10;
+
 async fn a_mix_of_everything(ground: Ground) {
     let recorder = Arc::new(Recorder::default());
     let mut tasks = JoinSet::new();
@@ -114,7 +119,10 @@ async fn a_mix_of_everything(ground: Ground) {
         let recorder = Arc::clone(&recorder);
         let mut random = fastrand::Rng::with_seed(nth);
         tasks.spawn(async move {
-            for _ in 0..12 {
+            for nth in 0.. {
+                if nth >= TRIES && recorder.events().len() >= 2 * VISITS {
+                    break;
+                }
                 let name = &names[random.usize(..names.len())];
                 visit(&locks, name, &recorder, &mut random).await;
             }
@@ -127,7 +135,7 @@ async fn a_mix_of_everything(ground: Ground) {
         let last = ground.soon("nothing is left behind", last).await;
         last.unwrap().release().await.unwrap();
     }
-    check(recorder.events(), 10);
+    check(recorder.events(), VISITS);
 }
 
 async fn visit(locks: &Locks, name: &str, recorder: &Recorder, random: &mut fastrand::Rng) {
@@ -144,15 +152,15 @@ async fn visit(locks: &Locks, name: &str, recorder: &Recorder, random: &mut fast
         Mode::Permit { of } => request.permits(of),
     };
     let lease = match random.u8(..4) {
-        0 => request.try_acquire().await.unwrap(),
+        0 => in_time(request.try_acquire().await).flatten(),
         1 => {
             // Cancelled at some moment, unless it was obtained by then.
             let cancelled = ms(random.u64(..60));
             let acquire = request.wait_forever().acquire();
             let obtained = tokio::time::timeout(cancelled, acquire).await;
-            obtained.ok().map(Result::unwrap)
+            obtained.ok().and_then(in_time)
         }
-        _ => request.wait(ms(random.u64(..600))).acquire().await.ok(),
+        _ => in_time(request.wait(ms(random.u64(..600))).acquire().await),
     };
     let Some(lease) = lease else { return };
     let known = lease.valid_until();
@@ -171,6 +179,16 @@ async fn visit(locks: &Locks, name: &str, recorder: &Recorder, random: &mut fast
         _ => {
             lease.release().await.unwrap();
         }
+    }
+}
+
+/// `None` if it took too long: on a busy machine even an answer may take longer than such a TTL.
+fn in_time<T>(answer: Result<T>) -> Option<T> {
+    let late = |error: &Error| matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::Unreachable);
+    match answer {
+        Ok(answer) => Some(answer),
+        Err(error) if late(&error) => None,
+        Err(error) => panic!("{error}"),
     }
 }
 

@@ -23,19 +23,8 @@ const PROCESSES: usize = 6;
 /// would strike nobody there.
 const ONE_INSIDE: usize = 4;
 
-/// How much longer than a dead holder's TTL a lock may stand still on a loaded machine.
-const SLACK: Duration = ms(2500);
-
-/// Where a lock ends with a session, so does the place of each dead waiter before the next; and while they are
-/// waited for, more die.
-const SLACK_WITH_SESSIONS: Duration = ms(9000);
-
-fn slack(able: &Capabilities) -> Duration {
-    match able.expiry {
-        Expiry::Ttl => SLACK,
-        Expiry::Session => SLACK_WITH_SESSIONS,
-    }
-}
+/// How much longer than a dead holder's claim stands its lock may stand still on a loaded machine.
+const LOADED: Duration = ms(2500);
 
 /// How long until the next one dies. Where a dead waiter keeps its place for as long as a session, most must live longer than
 /// that, or nobody ever comes in.
@@ -74,10 +63,10 @@ pub(super) async fn processes_killed_at_random_break_nothing(ground: Ground) {
     for haunt in &haunts {
         std::fs::remove_file(&haunt.file).unwrap();
     }
-    let slack = slack(&ground.engine().await.capabilities());
-    record.check(TTL + slack);
+    let longest = TTL + ground.fixture().slack() + LOADED;
+    record.check(longest);
     for haunt in &haunts {
-        nothing_is_left_of(&ground, &haunt.lock, slack).await;
+        nothing_is_left_of(&ground, &haunt.lock, longest).await;
     }
 }
 
@@ -107,9 +96,9 @@ async fn torment(ground: &Ground, haunts: &[Haunt; 2], length: Duration) -> Reco
     record
 }
 
-async fn nothing_is_left_of(ground: &Ground, lock: &str, slack: Duration) {
+async fn nothing_is_left_of(ground: &Ground, lock: &str, longest: Duration) {
     let locks = ground.locks().await;
-    let free = locks.lock(lock).wait(TTL + slack).acquire().await;
+    let free = locks.lock(lock).wait(longest).acquire().await;
     free.expect("free after the TTL").release().await.unwrap();
     ground
         .until("nobody holds or waits", async || {

@@ -22,7 +22,7 @@ impl Certificates {
         }
         let [ca, cert, key] = files;
         Ok(Some(Self {
-            ca: ca.map(read).transpose()?,
+            ca: ca.map(certificates).transpose()?,
             identity: match (cert, key) {
                 (Some(cert), Some(key)) => Some((read(cert)?, read(key)?)),
                 (None, None) => None,
@@ -33,6 +33,16 @@ impl Certificates {
                 }
             },
         }))
+    }
+}
+
+/// A file without any would mean that nobody is trusted.
+fn certificates(file: &str) -> Result<Vec<u8>> {
+    let read = read(file)?;
+    match String::from_utf8_lossy(&read).contains("BEGIN CERTIFICATE") {
+        true => Ok(read),
+        false => Err(invalid(format!("there are no certificates in {file:?}"))
+            .advise("give a PEM file with the certificates to trust")),
     }
 }
 

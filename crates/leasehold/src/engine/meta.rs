@@ -40,11 +40,13 @@ impl Meta {
         self.ttl.map(Duration::from_millis)
     }
 
+    #[cfg(any(feature = "redis", feature = "zookeeper"))]
     pub(crate) fn to_json(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()
     }
 
     /// `None` if another program wrote it.
+    #[cfg(any(feature = "redis", feature = "zookeeper"))]
     pub(crate) fn read(text: &[u8]) -> Option<Self> {
         serde_json::from_slice(text).ok()
     }

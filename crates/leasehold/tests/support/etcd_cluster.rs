@@ -10,7 +10,10 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use super::etcd_links::Links;
 use super::free_port;
+
+const CLIENTS_SHOW_CERTIFICATES: &str = "--client-cert-auth";
 
 pub struct EtcdCluster {
     folder: tempfile::TempDir,
@@ -19,9 +22,33 @@ pub struct EtcdCluster {
 }
 
 struct Node {
-    client_port: u16,
-    peer_port: u16,
+    ports: Ports,
+    /// Where the other members find it: its peer port, or what leads there.
+    door: u16,
     process: Mutex<Child>,
+}
+
+#[derive(Clone, Copy)]
+struct Ports {
+    client: u16,
+    peer: u16,
+    /// Where it says without TLS whether it is well.
+    health: u16,
+}
+
+impl Ports {
+    fn free(secured: bool) -> Self {
+        let client = free_port();
+        Self {
+            client,
+            peer: free_port(),
+            health: if secured { free_port() } else { client },
+        }
+    }
+
+    fn are_secured(&self) -> bool {
+        self.health != self.client
+    }
 }
 
 impl EtcdCluster {
@@ -32,24 +59,60 @@ impl EtcdCluster {
 
     /// With more arguments for each.
     pub fn with(members: usize, arguments: &[&str]) -> Self {
+        Self::start_with(members, arguments, None)
+    }
+
+    /// With TLS for clients: the certificates `server.pem` with its key, and `ca.pem` for those of the clients, which
+    /// must show one.
+    pub fn secured(members: usize, certificates: &Path) -> Self {
+        let file = |name: &str| certificates.join(name).display().to_string();
+        let (certificate, key, ca) = (file("server.pem"), file("server-key.pem"), file("ca.pem"));
+        let arguments = [
+            "--cert-file",
+            &certificate,
+            "--key-file",
+            &key,
+            "--trusted-ca-file",
+            &ca,
+            CLIENTS_SHOW_CERTIFICATES,
+        ];
+        Self::start_with(members, &arguments, None)
+    }
+
+    /// Whose members talk to each other over these.
+    pub fn linked_by(links: &Links) -> Self {
+        Self::start_with(links.doors().len(), &[], Some(links))
+    }
+
+    fn start_with(members: usize, arguments: &[&str], links: Option<&Links>) -> Self {
         let arguments: Vec<_> = arguments.iter().map(|a| a.to_string()).collect();
         // Another process may take a free port before a member does.
         for _ in 0..10 {
-            if let Some(cluster) = Self::try_start(members, &arguments) {
+            if let Some(cluster) = Self::try_start(members, &arguments, links) {
                 return cluster;
             }
         }
         panic!("no ports were free for etcd");
     }
 
-    fn try_start(members: usize, arguments: &[String]) -> Option<Self> {
+    fn try_start(members: usize, arguments: &[String], links: Option<&Links>) -> Option<Self> {
         let folder = folder();
-        let ports: Vec<_> = (0..members).map(|_| (free_port(), free_port())).collect();
-        let peers: Vec<_> = ports.iter().map(|(_, peer)| *peer).collect();
-        let start = |nth: usize| Node {
-            client_port: ports[nth].0,
-            peer_port: ports[nth].1,
-            process: Mutex::new(spawn(folder.path(), nth, ports[nth], &peers, arguments)),
+        let secured = arguments.iter().any(|a| a == CLIENTS_SHOW_CERTIFICATES);
+        let ports: Vec<_> = (0..members).map(|_| Ports::free(secured)).collect();
+        let doors: Vec<_> = match links {
+            Some(links) => links.doors(),
+            None => ports.iter().map(|ports| ports.peer).collect(),
+        };
+        let start = |nth: usize| {
+            let process = spawn(folder.path(), nth, ports[nth], &doors, arguments);
+            if let Some(links) = links {
+                links.lead_to(nth, ports[nth].peer, process.id());
+            }
+            Node {
+                ports: ports[nth],
+                door: doors[nth],
+                process: Mutex::new(process),
+            }
         };
         let nodes: Vec<_> = (0..members).map(start).collect();
         let cluster = Self {
@@ -75,15 +138,15 @@ impl EtcdCluster {
 
     /// `127.0.0.1:port`, for clients.
     pub fn host(&self, nth: usize) -> String {
-        format!("127.0.0.1:{}", self.nodes[nth].client_port)
+        format!("127.0.0.1:{}", self.nodes[nth].ports.client)
     }
 
     pub fn client_port(&self, nth: usize) -> u16 {
-        self.nodes[nth].client_port
+        self.nodes[nth].ports.client
     }
 
     pub fn peer_port(&self, nth: usize) -> u16 {
-        self.nodes[nth].peer_port
+        self.nodes[nth].ports.peer
     }
 
     pub fn pid(&self, nth: usize) -> u32 {
@@ -103,10 +166,9 @@ impl EtcdCluster {
 
     /// The same without waiting.
     pub fn revive_in_background(&self, nth: usize) {
-        let peers: Vec<_> = self.nodes.iter().map(|node| node.peer_port).collect();
+        let doors: Vec<_> = self.nodes.iter().map(|node| node.door).collect();
         let node = &self.nodes[nth];
-        let ports = (node.client_port, node.peer_port);
-        let process = spawn(self.folder.path(), nth, ports, &peers, &self.arguments);
+        let process = spawn(self.folder.path(), nth, node.ports, &doors, &self.arguments);
         *node.process.lock().unwrap() = process;
     }
 
@@ -199,7 +261,7 @@ impl EtcdCluster {
             if ended.is_some() {
                 return false;
             }
-            if is_healthy(self.nodes[nth].client_port).unwrap_or(false) {
+            if is_healthy(self.nodes[nth].ports.health).unwrap_or(false) {
                 return true;
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -222,16 +284,17 @@ fn folder() -> tempfile::TempDir {
     }
 }
 
-fn spawn(
-    folder: &Path,
-    nth: usize,
-    (client, peer): (u16, u16),
-    peers: &[u16],
-    arguments: &[String],
-) -> Child {
+fn spawn(folder: &Path, nth: usize, ports: Ports, doors: &[u16], arguments: &[String]) -> Child {
     let address = |port: u16| format!("http://127.0.0.1:{port}");
+    let (client, more) = match ports.are_secured() {
+        true => (
+            format!("https://127.0.0.1:{}", ports.client),
+            vec!["--listen-metrics-urls".to_owned(), address(ports.health)],
+        ),
+        false => (address(ports.client), Vec::new()),
+    };
     let member = |(nth, port): (usize, &u16)| format!("n{nth}={}", address(*port));
-    let members: Vec<_> = peers.iter().enumerate().map(member).collect();
+    let members: Vec<_> = doors.iter().enumerate().map(member).collect();
     let log = std::fs::File::create(folder.join(format!("n{nth}.log"))).unwrap();
     Command::new("etcd")
         .args(["--name", &format!("n{nth}")])
@@ -239,13 +302,14 @@ fn spawn(
             "--data-dir",
             &folder.join(format!("n{nth}")).display().to_string(),
         ])
-        .args(["--listen-client-urls", &address(client)])
-        .args(["--advertise-client-urls", &address(client)])
-        .args(["--listen-peer-urls", &address(peer)])
-        .args(["--initial-advertise-peer-urls", &address(peer)])
+        .args(["--listen-client-urls", &client])
+        .args(["--advertise-client-urls", &client])
+        .args(["--listen-peer-urls", &address(ports.peer)])
+        .args(["--initial-advertise-peer-urls", &address(doors[nth])])
         .args(["--initial-cluster", &members.join(",")])
-        .args(["--initial-cluster-token", &format!("t{}", peers[0])])
+        .args(["--initial-cluster-token", &format!("t{}", doors[0])])
         .args(["--heartbeat-interval", "50", "--election-timeout", "500"])
+        .args(more)
         .args(arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::null())

@@ -7,6 +7,7 @@ pub mod bent_clock;
 pub mod crowd;
 pub mod deployment;
 pub mod etcd_cluster;
+pub mod etcd_links;
 #[cfg(feature = "mysql")]
 pub mod mariadb_server;
 #[cfg(feature = "postgres")]

@@ -64,7 +64,8 @@ impl Drop for Proxy {
     }
 }
 
-async fn connect(client: TcpStream, server: u16, state: watch::Receiver<Link>) {
+/// One connection, for as long as it lasts.
+pub(super) async fn connect(client: TcpStream, server: u16, state: watch::Receiver<Link>) {
     let Ok(server) = TcpStream::connect(("127.0.0.1", server)).await else {
         return;
     };

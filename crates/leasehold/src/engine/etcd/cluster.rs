@@ -28,6 +28,9 @@ const BREATH: Duration = Duration::from_millis(30);
 /// So many attempts and looks are under way at a time.
 const AT_A_TIME: usize = 64;
 
+/// From then on tries get no slower: eight times as slow as the first.
+const SLOWEST_ROUND: u32 = 3;
+
 /// No try waits longer for one endpoint, however slow the cluster is.
 const LONGEST_TRY: Duration = Duration::from_secs(2);
 
@@ -44,11 +47,14 @@ pub(crate) struct Cluster {
     room: Semaphore,
 }
 
-/// Whether a request waits until there is room.
+/// Whether a request waits until there is room, and how long for its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Haste {
     /// Those who try and look do.
     Patient,
+    /// What cannot be repeated does too, and then waits longer for each answer: a second try could not tell what has become of
+    /// the first.
+    Once,
     /// Renewals and releases do not.
     Urgent,
 }
@@ -178,15 +184,18 @@ impl Cluster {
         let mut logged_in = false;
         for tries in 1.. {
             let room = match haste {
-                Haste::Patient => self.room.acquire().await.ok(),
+                Haste::Patient | Haste::Once => self.room.acquire().await.ok(),
                 Haste::Urgent => None,
             };
             let member = self.preferred();
             let sent = clock.now();
             self.sent.fetch_add(1, Ordering::Relaxed);
             // Slower after each round: a cluster that is slow for all must get an answer through at last.
-            let round = (tries - 1) / self.members.len() as u32;
-            let limit = (self.attempt_timeout * (1 << round.min(3)))
+            let round = match haste {
+                Haste::Once => SLOWEST_ROUND,
+                _ => (tries - 1) / self.members.len() as u32,
+            };
+            let limit = (self.attempt_timeout * (1 << round.min(SLOWEST_ROUND)))
                 .min(LONGEST_TRY.max(self.attempt_timeout))
                 .min(self.timeout);
             let status = match tokio::time::timeout(limit, ask(member, limit)).await {

@@ -4,12 +4,13 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::Client;
-use super::cluster::Haste;
+use super::cluster::{Haste, Refused};
+use super::failure;
 use super::leases::{Lease, Purpose};
 use super::line;
 use super::places::{Place, Stands};
 use super::proto::*;
-use super::watching::{News, Watch};
+use super::watching::News;
 use crate::claim::Claim;
 use crate::clock::Clock;
 use crate::engine::Released;
@@ -112,8 +113,7 @@ impl Client {
     /// A key of its own that is watched tells of the end of a lease, whatever number of locks is under it.
     pub(super) fn guard(self: &Arc<Self>, lease: &Arc<Lease>) {
         if lease.ttl > WORTH_A_GUARD && lease.be_guarded() {
-            let watch = self.watching.watch(self.keys.session(lease.id));
-            tokio::spawn(guard(Arc::downgrade(self), Arc::clone(lease), watch));
+            tokio::spawn(guard(Arc::downgrade(self), Arc::clone(lease)));
         }
     }
 
@@ -123,48 +123,54 @@ impl Client {
         Ok(!self.cluster.range(look).await?.message.kvs.is_empty())
     }
 
-    async fn open_session(&self, lease: &Lease) -> Result<()> {
+    async fn open_session(&self, lease: &Lease) -> Result<(), Refused> {
         let put = PutRequest {
             key: self.keys.session(lease.id),
             lease: lease.id,
             ..PutRequest::default()
         };
-        self.cluster.put(put).await?;
-        Ok(())
+        self.cluster.put(put).await.map(|_| ())
+    }
+
+    fn lease_ended(&self, lease: &Lease) {
+        self.leases.retire(lease.id);
+        if self.places.any_held_under(lease.id) {
+            self.disturbances.send_modify(|count| *count += 1);
+        }
     }
 }
 
 /// Says that all locks are to be looked at when the lease ends under them.
-async fn guard(client: Weak<Client>, lease: Arc<Lease>, mut watch: Watch) {
-    match client.upgrade() {
-        Some(client) => {
-            if client.open_session(&lease).await.is_err() {
-                return;
-            }
+async fn guard(client: Weak<Client>, lease: Arc<Lease>) {
+    while let Some(client) = client.upgrade() {
+        match client.open_session(&lease).await {
+            Ok(()) => break,
+            Err(Refused::Answer(said)) if failure::is_lease_gone(&said) => return,
+            Err(_) => tokio::time::sleep(AGAIN).await,
         }
-        None => return,
     }
-    loop {
-        let news = watch.news().await;
-        let Some(client) = client.upgrade() else {
-            return;
-        };
-        match news {
-            News::Stands { .. } => continue,
-            News::Gone => {}
-            News::Blind => {
-                tokio::time::sleep(AGAIN).await;
-                watch = client.watching.watch(client.keys.session(lease.id));
-                if client.lives(&lease).await.unwrap_or(true) {
-                    continue;
-                }
+    while let Some(here) = client.upgrade() {
+        let mut watch = here.watching.watch(here.keys.session(lease.id));
+        drop(here);
+        let lives = loop {
+            match (watch.news().await, client.upgrade()) {
+                (_, None) => return,
+                (News::Gone, _) => break Ok(false),
+                (News::Blind, _) => break Ok(true),
+                // It may have ended before anyone watched.
+                (News::Stands { .. }, Some(client)) => match client.lives(&lease).await {
+                    Ok(true) => {}
+                    other => break other,
+                },
             }
+        };
+        if matches!(lives, Ok(false)) {
+            return client
+                .upgrade()
+                .into_iter()
+                .for_each(|client| client.lease_ended(&lease));
         }
-        client.leases.retire(lease.id);
-        if client.places.any_held_under(lease.id) {
-            client.disturbances.send_modify(|count| *count += 1);
-        }
-        return;
+        tokio::time::sleep(AGAIN).await;
     }
 }
 

@@ -41,17 +41,11 @@ pub(crate) fn remedy(status: &Status) -> Remedy {
 
 /// No connection was made at all.
 fn never_left(status: &Status) -> bool {
-    let mut cause = status.source();
-    while let Some(error) = cause {
-        let refused = error.downcast_ref::<io::Error>().map(io::Error::kind);
-        if refused == Some(io::ErrorKind::ConnectionRefused)
-            || error.to_string().contains("connect error")
-        {
-            return true;
-        }
-        cause = error.source();
-    }
-    false
+    causes(status).any(|cause| {
+        let kind = cause.downcast_ref::<io::Error>().map(io::Error::kind);
+        kind == Some(io::ErrorKind::ConnectionRefused)
+            || cause.to_string().contains("connect error")
+    })
 }
 
 /// The lease that a write named has ended.
@@ -89,19 +83,31 @@ fn denied() -> Error {
 
 /// No endpoint has answered in time; with what the last one came to.
 pub(crate) fn unreachable(status: &Status, may_have_happened: bool) -> Error {
-    let what = match status.code() {
-        _ if status.message().contains("no leader") => {
-            "the cluster has no leader: it has lost its quorum".to_owned()
-        }
-        Code::DeadlineExceeded | Code::Cancelled | Code::Unknown => {
-            "no endpoint answered in time".to_owned()
-        }
-        _ => format!("no endpoint can be reached: {}", root_cause(status)),
+    let cause = root_cause(status);
+    let is_from_transport = status.source().is_some();
+    let (what, advice) = match status.code() {
+        _ if status.message().contains("no leader") => (
+            "the cluster has no leader: it has lost its quorum".to_owned(),
+            MAJORITY,
+        ),
+        _ if cause.contains("invalid peer certificate") => (
+            format!("the server's certificate is not trusted: {cause}"),
+            "name the certificates to trust, ?ca=…, and the host as the server's certificate has it",
+        ),
+        _ if cause.contains("corrupt message") || cause.contains("handshake eof") => (
+            "what answers there does not speak TLS".to_owned(),
+            "write etcd://…, or give the server its certificates",
+        ),
+        _ if is_from_transport && is_closed(status) => (
+            format!("the connection was closed: {cause}"),
+            "see that a majority of the members is up; one with TLS wants etcds://…, and maybe a certificate that it trusts: ?cert=…&key=…",
+        ),
+        Code::DeadlineExceeded | Code::Cancelled => (SILENCE.to_owned(), MAJORITY),
+        Code::Unknown if !is_from_transport => (SILENCE.to_owned(), MAJORITY),
+        _ => (format!("no endpoint can be reached: {cause}"), MAJORITY),
     };
     let error = Error::new(ErrorKind::Unreachable, what)
-        .advise(
-            "see that a majority of the members is up, and the addresses right, or raise ?timeout=",
-        )
+        .advise(advice)
         .caused_by(status.clone());
     match may_have_happened {
         true => error.of_unknown_effect(),
@@ -109,14 +115,37 @@ pub(crate) fn unreachable(status: &Status, may_have_happened: bool) -> Error {
     }
 }
 
+const SILENCE: &str = "no endpoint answered in time";
+
+const MAJORITY: &str =
+    "see that a majority of the members is up, and the addresses right, or raise ?timeout=";
+
+/// The other side has ended the connection, which is all that a server without patience for our certificate, or for its
+/// absence, may let us see.
+fn is_closed(status: &Status) -> bool {
+    causes(status).any(|cause| {
+        let kind = cause.downcast_ref::<io::Error>().map(io::Error::kind);
+        let closed = matches!(
+            kind,
+            Some(
+                io::ErrorKind::BrokenPipe
+                    | io::ErrorKind::ConnectionReset
+                    | io::ErrorKind::ConnectionAborted
+                    | io::ErrorKind::UnexpectedEof
+            )
+        );
+        let said = cause.to_string();
+        closed || said.contains("fatal alert") || said.contains("connection closed")
+    })
+}
+
+fn causes(status: &Status) -> impl Iterator<Item = &(dyn std::error::Error + 'static)> {
+    std::iter::successors(status.source(), |&cause| cause.source())
+}
+
 fn root_cause(status: &Status) -> String {
-    let mut said = status.message().to_owned();
-    let mut cause = status.source();
-    while let Some(error) = cause {
-        said = error.to_string();
-        cause = error.source();
-    }
-    said
+    let last = causes(status).last().map(ToString::to_string);
+    last.unwrap_or_else(|| status.message().to_owned())
 }
 
 /// An answer that does not fit the question.

@@ -69,6 +69,16 @@ impl Places {
         }
     }
 
+    /// A claim's key was moved to this lease; unless it has been changed since, by taking the lock.
+    pub(crate) fn moved(&self, id: &ClaimId, modified: i64, lease: &Arc<Lease>) {
+        self.change(id, |place| {
+            if place.modified < modified {
+                place.modified = modified;
+                place.lease = Arc::clone(lease);
+            }
+        });
+    }
+
     pub(crate) fn forget(&self, id: &ClaimId) -> Option<Place> {
         self.known().remove(id)
     }
@@ -143,5 +153,49 @@ impl Drop for Turn<'_> {
         {
             under_way.remove(&self.id);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::claim::{Claimant, Mode, Ttl};
+    use crate::name::LockName;
+    use std::time::Duration;
+
+    fn place(modified: i64) -> Place {
+        Place {
+            claim: Claim {
+                name: LockName::new("x").unwrap(),
+                id: ClaimId::from_bytes([7; 16]),
+                mode: Mode::Exclusive,
+                ttl: Ttl::new(Duration::from_secs(1)).unwrap(),
+                queues: true,
+                claimant: Arc::new(Claimant::this_process()),
+                reason: None,
+            },
+            created: 1,
+            modified,
+            lease: Arc::new(Lease::unknown(1)),
+            stands: Stands::Holds,
+            written: true,
+            not_before: Moment::from_origin(Duration::ZERO),
+            since: 1,
+        }
+    }
+
+    /// The answer to a move may be heard after that to the write that followed it.
+    #[test]
+    fn what_is_heard_late_changes_nothing() {
+        let places = Places::default();
+        let waiting = Arc::new(Lease::unknown(2));
+        places.note(place(11));
+        let id = place(11).claim.id;
+        places.moved(&id, 10, &waiting);
+        assert_eq!(places.of(&id).unwrap().modified, 11);
+        assert_eq!(places.of(&id).unwrap().lease.id, 1);
+        places.moved(&id, 12, &waiting);
+        assert_eq!(places.of(&id).unwrap().modified, 12);
+        assert_eq!(places.of(&id).unwrap().lease.id, 2);
     }
 }

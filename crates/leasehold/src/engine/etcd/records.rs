@@ -57,7 +57,7 @@ impl CompareAndSet for Records {
             success: vec![Request::Put(put).into()],
             failure: Vec::new(),
         };
-        let reply = self.cluster.txn(txn, Haste::Patient).await?;
+        let reply = self.cluster.txn(txn, Haste::Once).await?;
         Ok(match reply.message.succeeded {
             true => {
                 let revision = reply.message.header.map_or(0, |header| header.revision);

@@ -147,10 +147,8 @@ impl Client {
         for (place, entry) in self.settle_on(&strays).await {
             match entry? {
                 Some(entry) if entry.lease == lease.id => {
-                    self.places.change(&place.claim.id, |place| {
-                        place.modified = entry.mod_revision;
-                        place.lease = Arc::clone(&lease);
-                    });
+                    let id = &place.claim.id;
+                    self.places.moved(id, entry.mod_revision, &lease);
                 }
                 Some(_) => {}
                 None => {

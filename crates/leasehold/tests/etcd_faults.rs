@@ -1,0 +1,207 @@
+//! Real clusters of three, sixteen clients, and what can go wrong: nobody enters beside another, tokens rise, and work
+//! goes on. Each test prints how much was done and how much was broken.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod support;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use leasehold::clock::Clock;
+use leasehold::{LeaseState, Locks, LossReason};
+use nix::sys::signal::Signal;
+use support::crowd::Crowd;
+use support::etcd_cluster::EtcdCluster;
+use support::etcd_links::Links;
+use support::process::{Process, come_and_go_if_asked};
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+/// The shortest that etcd's leases can be.
+const TTL: Duration = Duration::from_secs(1);
+
+/// An election, the leases that the new leader gives their whole time again, and a busy machine.
+const SOON: Duration = Duration::from_secs(15);
+
+const fn ms(count: u64) -> Duration {
+    Duration::from_millis(count)
+}
+
+const fn secs(count: u64) -> Duration {
+    Duration::from_secs(count)
+}
+
+/// More crowds than this at once would only wait for each other.
+async fn a_turn() -> SemaphorePermit<'static> {
+    static TURNS: Semaphore = Semaphore::const_new(2);
+    TURNS.acquire().await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_leader_is_killed_and_comes_back() {
+    let _turn = a_turn().await;
+    let cluster = EtcdCluster::start(3);
+    let crowd = Crowd::start(&cluster.url(), TTL).await;
+    let faults = 3;
+    for _ in 0..faults {
+        crowd.goes_on(20, SOON).await;
+        let leader = cluster.leader();
+        cluster.kill(leader);
+        crowd.goes_on(20, SOON).await;
+        cluster.revive(leader);
+    }
+    crowd.goes_on(50, SOON).await;
+    crowd.ends_well("leaders killed", faults).await;
+}
+
+/// When it goes on it believes for a moment that it still leads.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_leader_is_stopped_for_longer_than_the_ttl() {
+    let _turn = a_turn().await;
+    let cluster = EtcdCluster::start(3);
+    let crowd = Crowd::start(&cluster.url(), TTL).await;
+    let faults = 3;
+    for _ in 0..faults {
+        crowd.goes_on(20, SOON).await;
+        let leader = cluster.leader();
+        cluster.stop(leader);
+        tokio::time::sleep(TTL * 2).await;
+        crowd.goes_on(20, SOON).await;
+        cluster.go_on(leader);
+    }
+    crowd.goes_on(50, SOON).await;
+    crowd.ends_well("leaders stopped", faults).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_are_restarted_one_after_another() {
+    let _turn = a_turn().await;
+    let cluster = EtcdCluster::start(3);
+    let crowd = Crowd::start(&cluster.url(), TTL).await;
+    let faults = 6;
+    for nth in 0..faults {
+        crowd.goes_on(10, SOON).await;
+        cluster.kill(nth % 3);
+        cluster.revive(nth % 3);
+    }
+    crowd.goes_on(50, SOON).await;
+    crowd.ends_well("restarted in turn", faults).await;
+}
+
+/// A member and the clients that know no other, first a follower and then the leader.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_member_is_cut_off_with_its_clients() {
+    let _turn = a_turn().await;
+    let links = Links::between(3);
+    let cluster = EtcdCluster::linked_by(&links);
+    let leader = cluster.leader();
+    for alone in [(leader + 1) % 3, cluster.leader()] {
+        let others = [(alone + 1) % 3, (alone + 2) % 3].map(|nth| cluster.host(nth));
+        let others = format!("etcd://{}", others.join(","));
+        let outside = Crowd::of(8, &cluster.url_of(alone), TTL).await;
+        let inside = Crowd::of(8, &others, TTL).await;
+        let holder = Locks::connect(cluster.url_of(alone)).await.unwrap();
+        let held = holder.lock("z").ttl(secs(3)).acquire().await.unwrap();
+        let waiter = Locks::connect(&others).await.unwrap();
+        let waiting = tokio::spawn(waiter.lock("z").ttl(secs(3)).wait(secs(30)).acquire());
+        outside.goes_on(10, SOON).await;
+        inside.goes_on(10, SOON).await;
+
+        links.cut_off(alone);
+        inside.goes_on(30, SOON).await;
+        let next = async {
+            let next = waiting.await.unwrap().unwrap();
+            (next, Clock::machine().now())
+        };
+        let lost = async {
+            let reason = held.lost().await;
+            (reason, Clock::machine().now())
+        };
+        let ((next, granted), (reason, heard)) = tokio::join!(next, lost);
+        assert!(matches!(reason, LossReason::Expired { .. }), "{reason:?}");
+        assert!(held.valid_until() < granted, "granted while it was valid");
+        assert!(
+            heard < granted,
+            "heard of it {:?} late",
+            heard.since(granted)
+        );
+        assert!(next.token() > held.token());
+        next.release().await.unwrap();
+
+        links.heal(alone);
+        outside.goes_on(10, SOON).await;
+        inside.goes_on(10, SOON).await;
+        let theirs = Arc::clone(&outside.notes);
+        let violations = outside.end("a member cut off, its clients", 1, Vec::new());
+        assert!(violations.await.is_empty());
+        let violations = inside.end("a member cut off", 1, theirs.recorder.events());
+        let violations = violations.await;
+        assert!(violations.is_empty(), "{}", violations[0]);
+    }
+}
+
+/// What a process does that the next test starts.
+#[tokio::test(flavor = "multi_thread")]
+async fn as_a_process_of_its_own() {
+    come_and_go_if_asked(TTL).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_are_stopped_past_their_leases() {
+    let _turn = a_turn().await;
+    let cluster = EtcdCluster::start(3);
+    let crowd = Crowd::of(13, &cluster.url(), TTL).await;
+    let processes: Vec<_> = (0..3).map(|_| Process::start(&cluster.url())).collect();
+    crowd.goes_on(50, SOON).await;
+    let faults = 7;
+    for process in processes.iter().cycle().take(faults) {
+        process.signal(Signal::SIGSTOP);
+        tokio::time::sleep(TTL + ms(fastrand::u64(100..800))).await;
+        process.signal(Signal::SIGCONT);
+    }
+    crowd.goes_on(50, SOON).await;
+    let (mut events, mut lost) = (Vec::new(), 0);
+    for process in processes {
+        let (more, more_lost) = process.end();
+        events.extend(more);
+        lost += more_lost;
+    }
+    let what = format!("clients stopped past their leases ({lost} inside)");
+    let violations = crowd.end(&what, faults, events).await;
+    assert!(violations.is_empty(), "{}", violations[0]);
+}
+
+fn lease_of(cluster: &EtcdCluster, prefix: &str) -> String {
+    let printed = cluster.etcdctl(&["get", "--prefix", prefix, "-w", "json"]);
+    let printed: serde_json::Value = serde_json::from_str(&printed).unwrap();
+    let lease = printed["kvs"][0]["lease"].as_i64().unwrap();
+    format!("{lease:x}")
+}
+
+/// The holder hears of it also where the stream had to be opened anew, at another member, and where the lease was made
+/// while there was no leader.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_revoked_lease_is_heard_of_at_once_after_a_change_of_leader() {
+    let _turn = a_turn().await;
+    let cluster = EtcdCluster::start(3);
+    let ttl = secs(60);
+    let locks = Locks::connect(cluster.url()).await.unwrap();
+    let before = locks.lock("before").ttl(ttl).acquire().await.unwrap();
+    let leader = cluster.leader();
+    cluster.kill(leader);
+    let during = locks.lock("during").ttl(ttl + secs(1)).wait(SOON);
+    let during = during.acquire().await.unwrap();
+    cluster.revive(leader);
+    // Until the streams stand again.
+    tokio::time::sleep(secs(2)).await;
+    assert_eq!(before.state(), LeaseState::Held);
+    for (lease, name) in [(&before, "before"), (&during, "during")] {
+        let id = lease_of(&cluster, &format!("leasehold/{name}/"));
+        cluster.etcdctl(&["lease", "revoke", &id]);
+        let revoked = Instant::now();
+        let heard = tokio::time::timeout(secs(15), lease.lost()).await;
+        assert_eq!(heard.expect(name), LossReason::Gone);
+        println!("revoked, {name}: heard of after {:?}", revoked.elapsed());
+        assert!(revoked.elapsed() < secs(10), "{:?}", revoked.elapsed());
+    }
+}
