@@ -19,6 +19,18 @@ CREATE TABLE IF NOT EXISTS leasehold.layout (
   only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row)
 );
 
+-- A newer version may have been here in the meantime.
+DO $$
+DECLARE
+  v_newer integer;
+BEGIN
+  SELECT version INTO v_newer FROM leasehold.layout WHERE version > 1;
+  IF FOUND THEN
+    RAISE EXCEPTION 'the tables have layout %, and this is layout 1', v_newer USING ERRCODE = 'LH002';
+  END IF;
+END
+$$;
+
 -- The greatest token given in each stripe: storage does not grow with the number of names.
 CREATE TABLE IF NOT EXISTS leasehold.tokens (
   stripe integer PRIMARY KEY,
