@@ -20,6 +20,8 @@ need etcdctl etcd-client
 ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || missing+=(postgresql)
 need psql postgresql-client
 PATH="$PATH:/usr/sbin" need pgbouncer pgbouncer
+PATH="$PATH:/usr/sbin" need mariadbd mariadb-server
+need mariadb mariadb-client
 need python3 python3
 python3 -c 'import ensurepip, venv' >/dev/null 2>&1 || missing+=(python3-venv)
 need node nodejs

@@ -486,6 +486,10 @@ pub(crate) struct SchemaArgs {
     /// The schema that they are to be in: the same as ?schema= in the URL
     #[arg(long, value_name = "NAME")]
     pub(crate) schema: Option<String>,
+
+    /// What the names of MySQL's tables are to begin with: the same as ?table= in the URL
+    #[arg(long, value_name = "NAME", conflicts_with = "schema")]
+    pub(crate) table: Option<String>,
 }
 
 /// An engine whose tables can be made beforehand.
@@ -493,6 +497,8 @@ pub(crate) struct SchemaArgs {
 pub(crate) enum SqlEngine {
     /// PostgreSQL
     Postgres,
+    /// MySQL and MariaDB
+    Mysql,
 }
 
 /// Print the man page, or write all of them to a folder

@@ -86,6 +86,8 @@ pub(crate) struct Supervisor {
     pub(crate) lease: LeaseView,
     pub(crate) clock: Clock,
     pub(crate) terms: Terms,
+    /// The longest time that the engine has promised at once.
+    pub(crate) span: Duration,
     pub(crate) signals: Signals,
     pub(crate) terminal: Option<Terminal>,
 }
@@ -105,7 +107,13 @@ impl Supervisor {
             if let Some(code) = self.follow_child() {
                 return End::ByItself(code);
             }
-            let ending = when_to_end(self.lease.valid_until(), self.terms);
+            // An engine with sessions may promise less at a time than the TTL.
+            self.span = self.span.max(self.lease.remaining());
+            let terms = Terms {
+                ttl: self.terms.ttl.min(self.span),
+                ..self.terms
+            };
+            let ending = when_to_end(self.lease.valid_until(), terms);
             let now = self.clock.now();
             if now >= ending.term_at {
                 let kill_at = match self.lease.is_valid() {

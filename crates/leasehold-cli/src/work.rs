@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use leasehold::{Error, ErrorKind, Lease, LeaseView, Locks};
 use nix::sys::signal::Signal;
@@ -79,6 +80,7 @@ impl Work<'_> {
                 ttl: self.request.ttl.get(),
                 max_hold: self.request.max_hold,
             },
+            span: Duration::ZERO,
             listening: self.on_revoke.map(|signal| listen(signal, lease.clone())),
             passed_on: seat.passed_on,
             signals: seat.signals,

@@ -24,13 +24,15 @@ use crate::url::EngineUrl;
 
 #[cfg(feature = "etcd")]
 pub mod etcd;
-#[cfg(any(feature = "redis", feature = "postgres"))]
+#[cfg(any(feature = "redis", feature = "postgres", feature = "mysql"))]
 pub(crate) mod handover;
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 pub(crate) mod lineup;
 pub mod memory;
 #[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
 pub(crate) mod meta;
+#[cfg(feature = "mysql")]
+pub mod mysql;
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 pub(crate) mod overdue;
 #[cfg(feature = "postgres")]
@@ -41,13 +43,27 @@ pub mod raw;
 pub mod redis;
 #[cfg(feature = "redis")]
 pub mod redlock;
+#[cfg(feature = "mysql")]
+pub(crate) mod rows;
 #[cfg(all(feature = "sqlite", unix))]
 pub mod sqlite;
-#[cfg(any(feature = "redis", feature = "etcd", feature = "postgres"))]
+#[cfg(any(
+    feature = "redis",
+    feature = "etcd",
+    feature = "postgres",
+    feature = "mysql"
+))]
 pub(crate) mod tls;
-#[cfg(feature = "postgres")]
+#[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) mod under_way;
-#[cfg(any(feature = "redis", feature = "postgres", all(feature = "sqlite", unix)))]
+#[cfg(feature = "mysql")]
+pub(crate) mod vigil;
+#[cfg(any(
+    feature = "redis",
+    feature = "postgres",
+    feature = "mysql",
+    all(feature = "sqlite", unix)
+))]
 pub(crate) mod waiters;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;
@@ -420,4 +436,6 @@ pub static DRIVERS: &[Driver] = &[
     zookeeper::DRIVER,
     #[cfg(feature = "postgres")]
     postgres::DRIVER,
+    #[cfg(feature = "mysql")]
+    mysql::DRIVER,
 ];

@@ -69,6 +69,8 @@ mod pages {
     mod redlock {}
     #[doc = include_str!("../../../docs/engines/postgres.md")]
     mod postgres {}
+    #[doc = include_str!("../../../docs/engines/mysql.md")]
+    mod mysql {}
     #[doc = include_str!("../../../docs/engines/etcd.md")]
     mod etcd {}
     #[doc = include_str!("../../../docs/engines/zookeeper.md")]

@@ -28,7 +28,9 @@ fn two_scripts_that_take_two_locks_in_different_orders() {
             on.place.start_command(command)
         };
         let _both = (start("a", "b"), start("b", "a"));
-        until("it is found", || list(&["--json"]).contains("deadlock"));
+        until(&format!("it is found on {}", on.url), || {
+            list(&["--json"]).contains("deadlock")
+        });
         let told = list(&[]);
         for line in [
             "wants-a on ",

@@ -31,10 +31,11 @@ impl On {
 
     /// Lets a job of `--once-per` run again now, as an operator would.
     pub(crate) fn let_run_again(&self, name: &str) {
-        let name = format!("{name}#once");
+        let gate = format!("{name}#once");
+        let bin = env!("CARGO_BIN_EXE_leasehold");
         let args = match self.clock {
-            true => vec!["break", &name],
-            false => vec!["store", "put", &name, ""],
+            true => vec!["break", &gate],
+            false => vec!["run", name, "--", bin, "store", "put", &gate, ""],
         };
         let done = self.place.on(&self.url, &args).output().unwrap();
         assert!(done.status.success(), "{done:?}");
@@ -57,5 +58,5 @@ pub(crate) fn on_each(work: impl Fn(&On)) {
     work(&On::new(etcd.url()));
     let zookeeper = ZooKeeperCluster::start(1);
     let url = zookeeper.url();
-    work(&On::new(format!("{url}?session_timeout=1s&timeout=10s")));
+    work(&On::new(format!("{url}?session_timeout=3s&timeout=10s")));
 }

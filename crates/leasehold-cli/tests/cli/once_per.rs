@@ -172,7 +172,8 @@ fn what_is_skipped_is_told_in_json_and_bad_options_are_refused() {
         assert_eq!(run(on, &["--once-per", "1h"], "exit 0").code, 0);
         let done = run(on, &["--once-per", "1h", "--json"], "echo no");
         assert_eq!((done.code, done.stdout.as_str()), (0, ""));
-        let told: serde_json::Value = serde_json::from_str(&done.stderr).unwrap();
+        let told: serde_json::Value =
+            serde_json::from_str(done.stderr.lines().last().unwrap()).unwrap();
         let skipped = &told["skipped"];
         assert_eq!(
             (&skipped["lock"], &skipped["ran_by"]["owner"]),

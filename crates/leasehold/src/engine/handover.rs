@@ -4,8 +4,16 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+#[cfg(feature = "mysql")]
+use crate::claim::ClaimId;
 use crate::claim::Ttl;
+#[cfg(feature = "mysql")]
+use crate::clock::Clock;
 use crate::clock::Moment;
+#[cfg(feature = "mysql")]
+use crate::engine::waiters::Waiters;
+#[cfg(feature = "mysql")]
+use crate::engine::{Grant, Wake};
 use crate::token::FencingToken;
 
 /// What a server says to a waiter.
@@ -44,6 +52,40 @@ impl Heard {
             _ => return None,
         };
         Some((number.parse().ok()?, what))
+    }
+}
+
+/// How much longer than a server says to wait before looking: for the message that makes it unnecessary.
+#[cfg(feature = "mysql")]
+const A_MOMENT: Duration = Duration::from_millis(5);
+
+/// Waits until a waiter is told something that it can act on.
+#[cfg(feature = "mysql")]
+pub(crate) async fn wake(waiters: &Waiters<Heard>, clock: &ServerClock, id: &ClaimId) -> Wake {
+    let Some((_, bell)) = waiters.waiter(id) else {
+        return Wake::Retry;
+    };
+    let mut news = bell.heard().await;
+    loop {
+        match news.pop() {
+            Some(Heard::Granted(handed_over)) => {
+                let now = Clock::machine().now();
+                let valid_until = clock.valid_until(&handed_over, now, Ttl::validity);
+                let Some(valid_until) = valid_until.filter(|until| *until > now) else {
+                    return Wake::Retry;
+                };
+                waiters.forget(id);
+                let token = handed_over.token;
+                return Wake::Granted(Grant { token, valid_until });
+            }
+            Some(Heard::LookAfter(time)) => {
+                match tokio::time::timeout(time + A_MOMENT, bell.heard()).await {
+                    Ok(more) => news = more,
+                    Err(_) => return Wake::Retry,
+                }
+            }
+            None => return Wake::Retry,
+        }
     }
 }
 

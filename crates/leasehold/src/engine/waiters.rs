@@ -1,7 +1,7 @@
 //! Who waits in this process, and what rings for them: for engines that hear of a hand-over by message.
 
 use std::collections::HashMap;
-#[cfg(any(feature = "redis", feature = "postgres"))]
+#[cfg(any(feature = "redis", feature = "postgres", feature = "mysql"))]
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -36,7 +36,7 @@ impl<M> Default for Waiters<M> {
 }
 
 impl<M> Bell<M> {
-    #[cfg(any(feature = "redis", feature = "postgres"))]
+    #[cfg(any(feature = "redis", feature = "postgres", feature = "mysql"))]
     pub(crate) fn ring(&self, message: M) {
         self.messages().push(message);
         self.rung.notify_one();
@@ -82,7 +82,7 @@ impl<M> Waiters<M> {
     }
 
     /// As `expect`, with the number that it has, or the next one of this process.
-    #[cfg(any(feature = "redis", feature = "postgres"))]
+    #[cfg(any(feature = "redis", feature = "postgres", feature = "mysql"))]
     pub(crate) fn expect_next(&self, id: ClaimId) -> u64 {
         static LAST: AtomicU64 = AtomicU64::new(0);
         if let Some((number, _)) = self.waiter(&id) {
@@ -94,7 +94,7 @@ impl<M> Waiters<M> {
     }
 
     /// Whether nobody waits.
-    #[cfg(feature = "postgres")]
+    #[cfg(any(feature = "postgres", feature = "mysql"))]
     pub(crate) fn is_empty(&self) -> bool {
         self.known().bells.is_empty()
     }

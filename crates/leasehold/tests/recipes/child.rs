@@ -3,7 +3,7 @@
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use leasehold::Locks;
+use leasehold::{ErrorKind, Locks};
 
 const URL: &str = "LEASEHOLD_RECIPES_URL";
 const WORK: &str = "LEASEHOLD_RECIPES_WORK";
@@ -42,7 +42,7 @@ pub(crate) fn serve() -> bool {
         match work.as_str() {
             "all" => loop {
                 // Whatever goes wrong here is found by those who are left.
-                let _ = take_some(&locks, Duration::from_secs(60)).await;
+                let _ = take_some(&locks, Duration::from_secs(1)).await;
             },
             name => {
                 let barrier = locks.barrier(name, 2).unwrap();
@@ -57,13 +57,27 @@ pub(crate) fn serve() -> bool {
 }
 
 /// Two or three of five locks, for a moment.
-pub(crate) async fn take_some(locks: &Locks, wait: Duration) -> leasehold::Result<()> {
+pub(crate) async fn take_some(locks: &Locks, ttl: Duration) -> leasehold::Result<()> {
     let mut names: Vec<_> = (0..5).map(|nth| format!("killed/{nth}")).collect();
     fastrand::shuffle(&mut names);
     names.truncate(fastrand::usize(2..=3));
-    let held = locks.all(names).ttl(Duration::from_secs(1)).wait(wait);
+    let held = locks.all(names).ttl(ttl).wait(Duration::from_secs(60));
     let held = held.acquire().await?;
     tokio::time::sleep(Duration::from_millis(fastrand::u64(0..10))).await;
-    assert!(held.release().await.is_ok());
-    Ok(())
+    held.release().await.map(|_| ())
+}
+
+/// Engines that promise little at first may lose a lease on a busy machine before it was renewed once. That costs a try, and
+/// leaves nothing behind.
+pub(crate) async fn despite_losses<T, F>(mut acquire: impl FnMut() -> F) -> leasehold::Result<T>
+where
+    F: Future<Output = leasehold::Result<T>>,
+{
+    for _ in 0..20 {
+        match acquire().await {
+            Err(error) if error.kind() == ErrorKind::LeaseLost => {}
+            done => return done,
+        }
+    }
+    acquire().await
 }

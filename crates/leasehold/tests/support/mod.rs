@@ -7,12 +7,15 @@ pub mod bent_clock;
 pub mod crowd;
 pub mod deployment;
 pub mod etcd_cluster;
+#[cfg(feature = "mysql")]
+pub mod mariadb_server;
 #[cfg(feature = "postgres")]
 pub mod pgbouncer;
 #[cfg(feature = "postgres")]
 pub mod postgres_server;
 pub mod proxy;
 pub mod redis_server;
+pub mod server_user;
 pub mod zookeeper_cluster;
 
 use std::net::TcpListener;

@@ -1,8 +1,6 @@
 //! A PostgreSQL server.
 
-use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, OnceLock};
@@ -12,6 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::free_port;
+pub use super::server_user::{as_user, folder};
 
 pub struct PostgresServer {
     pub port: u16,
@@ -233,28 +232,8 @@ pub fn program(name: &str) -> PathBuf {
         .unwrap_or_else(|| panic!("{name} of postgresql is missing: ./test.sh installs it"))
 }
 
-/// The server refuses to run as root. The process that is started is the program itself, whoever runs it.
-pub fn as_user(user: &str, program: impl AsRef<OsStr>) -> Command {
-    let is_root = fs::metadata("/proc/self").unwrap().uid() == 0;
-    if !is_root {
-        return Command::new(program);
-    }
-    let mut command = Command::new("setpriv");
-    command
-        .args(["--reuid", user, "--regid", user, "--init-groups", "--"])
-        .arg(program);
-    command
-}
-
 fn as_postgres(name: &str) -> Command {
     as_user("postgres", program(name))
-}
-
-/// A folder that the server can use, whoever it runs as.
-pub fn folder() -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
-    folder
 }
 
 /// What initdb makes, once for all servers of a test.

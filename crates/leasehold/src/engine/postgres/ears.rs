@@ -62,6 +62,12 @@ enum Report {
     Failed(ErrorKind, String),
 }
 
+impl Report {
+    fn is_alive(&self) -> bool {
+        matches!(self, Report::AliveUntil(until) if *until > Clock::machine().now())
+    }
+}
+
 /// Those of one process that wait at the same place share one.
 type Place = (String, String, bool);
 
@@ -119,20 +125,24 @@ impl Ears {
         })
     }
 
+    /// Whether this process counts as alive just now.
+    pub(crate) fn is_alive(&self) -> bool {
+        self.report.borrow().is_alive()
+    }
+
     /// Returns once this process counts as alive, so that what it puts into a queue is not passed over.
     pub(crate) async fn listening(&self, patience: Duration) -> Result<()> {
         let mut report = self.report.subscribe();
-        let is_alive = |report: &Report| matches!(report, Report::AliveUntil(until) if *until > Clock::machine().now());
         // Also if it is alive just now: it may be about to rest.
         let _ = self.need.try_send(());
-        if is_alive(&report.borrow_and_update()) {
+        if report.borrow_and_update().is_alive() {
             return Ok(());
         }
         let heard = async {
             while report.changed().await.is_ok() {
                 match &*report.borrow_and_update() {
                     Report::Failed(kind, what) => return Err(Error::new(*kind, what.clone())),
-                    alive if is_alive(alive) => return Ok(()),
+                    alive if alive.is_alive() => return Ok(()),
                     Report::AliveUntil(_) => {}
                 }
             }

@@ -183,8 +183,9 @@ impl Shared {
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt> {
-        // Whoever waits already keeps its place.
-        if claim.queues && self.ears.waiters.waiter(&claim.id).is_some() {
+        // Whoever waits already keeps its place; and where others of this process wait, one call both tries and queues.
+        let is_known = || self.ears.waiters.waiter(&claim.id).is_some();
+        if claim.queues && (self.ears.is_alive() || is_known()) {
             return self.queue(claim).await;
         }
         match self.attempt(claim, None).await? {

@@ -52,7 +52,10 @@ DECLARE
   v_listener record;
 BEGIN
   SELECT in_session, alive_until <= p_now AS is_late INTO v_listener FROM leasehold.listeners WHERE id = p_listener;
-  IF NOT FOUND OR (v_listener.in_session AND pg_try_advisory_xact_lock_shared(hashtextextended(p_listener, 0))) THEN
+  -- Its own session could take that lock once more.
+  IF NOT FOUND OR (v_listener.in_session AND current_setting('leasehold_beat.listener', true) IS DISTINCT FROM p_listener
+    AND pg_try_advisory_xact_lock_shared(hashtextextended(p_listener, 0)))
+  THEN
     RETURN NULL;
   END IF;
   IF v_listener.is_late THEN
@@ -323,6 +326,7 @@ BEGIN
   END IF;
   PERFORM set_config('lock_timeout', p_patience::text, true);
   PERFORM leasehold.durably();
+  PERFORM set_config('leasehold_beat.listener', p_listener, true);
   now_us := leasehold.micros(v_now);
   SELECT l.alive_until > v_now AND NOT l.passed_over INTO was_alive
   FROM leasehold.listeners l WHERE l.id = p_listener FOR UPDATE;
