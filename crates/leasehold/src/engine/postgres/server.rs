@@ -28,6 +28,8 @@ pub(crate) enum Lane {
 pub(crate) struct Call {
     pub(crate) sql: String,
     pub(crate) types: &'static [Type],
+    /// Whether to do it twice is as good as once.
+    pub(crate) may_repeat: bool,
 }
 
 /// What came back.
@@ -113,8 +115,8 @@ impl Server {
         got.map_err(|cause| failure::of_pool(cause, pool.status().max_size))
     }
 
-    /// Calls a function; again if it was rolled back for no fault of its own, or if the connection was lost: all of
-    /// them may be called twice.
+    /// Calls a function; again if it was rolled back for no fault of its own, or if the connection was lost and it may
+    /// be called twice.
     pub(crate) async fn call(
         &self,
         lane: Lane,
@@ -154,7 +156,7 @@ impl Server {
                     self.stop_preparing();
                     drop(connection.map(Object::take));
                 }
-                Remedy::Reconnect if reconnected < 2 => {
+                Remedy::Reconnect if call.may_repeat && reconnected < 2 => {
                     reconnected += 1;
                     drop(connection.map(Object::take));
                     doubt = Some(failure::of_call(cause));

@@ -70,6 +70,7 @@ CREATE UNLOGGED TABLE IF NOT EXISTS leasehold.waiters (
   listener text NOT NULL,
   number bigint NOT NULL,
   look_at timestamptz,                 -- it has less to wait for than it thinks
+  lapsed boolean NOT NULL DEFAULT false, -- it was handed the lock and said nothing: not in the queue until it asks again
   owner text NOT NULL,
   host text NOT NULL,
   pid bigint NOT NULL,
