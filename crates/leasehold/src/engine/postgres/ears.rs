@@ -59,7 +59,7 @@ pub(crate) struct Ears {
 #[derive(Debug, Clone)]
 enum Report {
     AliveUntil(Moment),
-    Failed(ErrorKind, String),
+    Failed(ErrorKind, String, Option<String>),
 }
 
 impl Report {
@@ -87,7 +87,7 @@ impl Ears {
             waiters: Waiters::default(),
             clock: ServerClock::default(),
             need,
-            report: watch::Sender::new(Report::Failed(ErrorKind::Unexpected, String::new())),
+            report: watch::Sender::new(Report::Failed(ErrorKind::Unexpected, String::new(), None)),
             polls: AtomicBool::new(pooled),
             missed: AtomicU8::new(0),
             told: Mutex::default(),
@@ -141,7 +141,13 @@ impl Ears {
         let heard = async {
             while report.changed().await.is_ok() {
                 match &*report.borrow_and_update() {
-                    Report::Failed(kind, what) => return Err(Error::new(*kind, what.clone())),
+                    Report::Failed(kind, what, advice) => {
+                        let error = Error::new(*kind, what.clone());
+                        return Err(match advice {
+                            Some(advice) => error.advise(advice.clone()),
+                            None => error,
+                        });
+                    }
                     alive if alive.is_alive() => return Ok(()),
                     Report::AliveUntil(_) => {}
                 }
@@ -264,7 +270,8 @@ impl Listener {
                         let Some(ears) = self.ears.upgrade() else {
                             return;
                         };
-                        let failed = Report::Failed(error.kind(), error.what().to_owned());
+                        let advice = error.advice().map(str::to_owned);
+                        let failed = Report::Failed(error.kind(), error.what().to_owned(), advice);
                         ears.report.send_replace(failed);
                         drop(ears);
                         tokio::time::sleep(delay.delay()).await;
@@ -303,7 +310,7 @@ impl Listener {
         );
         let mut is_first = true;
         loop {
-            let limit = self.settings.timeout;
+            let limit = self.settings.limit();
             let polls = {
                 let Some(ears) = self.ears.upgrade() else {
                     return End::NobodyLeft;

@@ -61,9 +61,6 @@ impl std::fmt::Debug for Server {
 /// How often a call that was rolled back is made again at most.
 const TRIES: u32 = 20;
 
-/// How much longer than the server to wait.
-const GRACE: Duration = Duration::from_millis(500);
-
 impl Server {
     pub(crate) fn new(settings: &Settings) -> Result<Self> {
         let tls = tls::connector(&settings.trust)?;
@@ -135,7 +132,7 @@ impl Server {
             let connection = InUse(Some(connection));
             let prepared = self.prepares.load(Ordering::Relaxed);
             let asked = query(connection.get()?, call, parameters, prepared);
-            let limit = self.settings.timeout + GRACE;
+            let limit = self.settings.limit();
             let Ok(answer) = tokio::time::timeout(limit, asked).await else {
                 if let Some(connection) = connection.done() {
                     self.discard(connection);
@@ -172,7 +169,7 @@ impl Server {
         let connection = self.connection(lane).await?;
         self.sent.fetch_add(1, Ordering::Relaxed);
         let asked = connection.query_typed(query, &[]);
-        match tokio::time::timeout(self.settings.timeout + GRACE, asked).await {
+        match tokio::time::timeout(self.settings.limit(), asked).await {
             Ok(asked) => Ok(asked),
             Err(_) => {
                 self.discard(connection);

@@ -70,7 +70,15 @@ pub(crate) enum Trust {
     File(String),
 }
 
+/// How much longer than the server to wait, so that it can say itself why it gave up.
+const GRACE: Duration = Duration::from_millis(500);
+
 impl Settings {
+    /// When to stop waiting for an answer.
+    pub(crate) fn limit(&self) -> Duration {
+        self.timeout + GRACE
+    }
+
     pub(crate) fn from_url(url: &EngineUrl) -> Result<Self> {
         let schema = url.option("schema").unwrap_or(DEFAULT_SCHEMA).to_owned();
         check_schema(&schema)?;
