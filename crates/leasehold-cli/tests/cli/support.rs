@@ -15,6 +15,9 @@ pub mod redis_server;
 #[path = "../../../leasehold/tests/support/zookeeper_cluster.rs"]
 pub mod zookeeper_cluster;
 
+#[path = "../../../leasehold/tests/support/server_user.rs"]
+pub mod server_user;
+
 /// A port that nobody listens on just now.
 pub fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
