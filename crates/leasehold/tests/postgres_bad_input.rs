@@ -378,6 +378,22 @@ async fn schemas_of_any_plain_name() {
     );
 }
 
+/// The server counts its own patience in fewer bits.
+#[tokio::test]
+async fn a_patience_of_years() {
+    let server = PostgresServer::start();
+    let url = format!("{}?timeout=9years&connect_timeout=9years", server.url());
+    let locks = Locks::connect(url).await.unwrap();
+    let held = locks.lock("a").acquire().await.unwrap();
+    let waiting = locks.lock("a").wait(Duration::from_secs(20));
+    let waiting = tokio::spawn(async move { waiting.acquire().await });
+    while locks.show("a").await.unwrap().waiters.is_empty() && !waiting.is_finished() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    held.release().await.unwrap();
+    drop(waiting.await.unwrap().unwrap());
+}
+
 /// A database that is emptied under a program that runs.
 #[tokio::test]
 async fn tables_that_are_gone() {

@@ -98,9 +98,7 @@ impl Server {
 
     /// For how long the server may wait for others, in its own unit.
     pub(crate) fn patience(&self) -> i64 {
-        i64::try_from(self.settings.timeout.as_millis())
-            .unwrap_or(i64::MAX)
-            .clamp(1, i32::MAX.into())
+        self.settings.patience()
     }
 
     pub(crate) async fn connection(&self, lane: Lane) -> Result<Object> {

@@ -74,6 +74,13 @@ pub(crate) enum Trust {
 const GRACE: Duration = Duration::from_millis(500);
 
 impl Settings {
+    /// For how long the server may wait for others, in its own unit.
+    pub(crate) fn patience(&self) -> i64 {
+        i64::try_from(self.timeout.as_millis())
+            .unwrap_or(i64::MAX)
+            .clamp(1, i32::MAX.into())
+    }
+
     /// When to stop waiting for an answer.
     pub(crate) fn limit(&self) -> Duration {
         self.timeout + GRACE
