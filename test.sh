@@ -15,6 +15,7 @@ need unshare util-linux
 need redis-server redis-server
 [ -e /usr/share/java/zookeeper.jar ] || missing+=(zookeeper)
 need java default-jre-headless
+need openssl openssl
 need etcd etcd-server
 need etcdctl etcd-client
 ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || missing+=(postgresql)
@@ -49,7 +50,7 @@ cargo fmt --all --check
 say "lints"
 cargo clippy --workspace --all-targets --all-features -- -D warnings
 if [ "${1:-}" != quick ]; then
-  for feature in "" sqlite files redis postgres mysql etcd zookeeper tower blocking tracing metrics bench conformance; do
+  for feature in "" sqlite files redis postgres mysql etcd zookeeper zookeeper-tls tower blocking tracing metrics bench conformance; do
     cargo clippy -q -p leasehold --no-default-features --features "$feature" -- -D warnings
   done
 fi

@@ -22,6 +22,8 @@ use crate::name::LockName;
 use crate::token::FencingToken;
 use crate::url::EngineUrl;
 
+#[cfg(any(feature = "etcd", feature = "zookeeper-tls"))]
+pub(crate) mod certificates;
 #[cfg(feature = "etcd")]
 pub mod etcd;
 #[cfg(any(feature = "redis", feature = "postgres", feature = "mysql"))]
@@ -51,7 +53,8 @@ pub mod sqlite;
     feature = "redis",
     feature = "etcd",
     feature = "postgres",
-    feature = "mysql"
+    feature = "mysql",
+    feature = "zookeeper-tls"
 ))]
 pub(crate) mod tls;
 #[cfg(any(feature = "postgres", feature = "mysql"))]

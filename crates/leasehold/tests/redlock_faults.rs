@@ -6,20 +6,16 @@
 
 mod support;
 
-use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use leasehold::clock::{Clock, Moment};
-use leasehold::conformance::history::{Event, Violation};
+use leasehold::conformance::history::Violation;
 use leasehold::{ErrorKind, Lease, Locks};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use support::bent_clock::BentClock;
-use support::crowd::{Crowd, Notes, come_and_go};
+use support::crowd::Crowd;
 use support::deployment::Deployment;
+use support::process::{Process, come_and_go_if_asked};
 use support::proxy::{Link, Proxy};
 use support::redis_server::RedisServer;
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -244,64 +240,10 @@ async fn without_quarantine_a_forgotten_lock_is_granted_again() {
     assert!(lease.token().get() > token);
 }
 
-const PROCESS: &str = "LEASEHOLD_FAULTS_URL";
-
 /// What a process does that the next test starts.
 #[tokio::test(flavor = "multi_thread")]
 async fn as_a_process_of_its_own() {
-    let Ok(url) = std::env::var(PROCESS) else {
-        return;
-    };
-    let notes = Arc::new(Notes::default());
-    let locks = Locks::connect(&url).await.unwrap();
-    let working = tokio::spawn(come_and_go(locks, TTL, 60, Arc::clone(&notes)));
-    let ended = tokio::task::spawn_blocking(|| std::io::stdin().read_to_end(&mut Vec::new()));
-    ended.await.unwrap().unwrap();
-    notes.close();
-    working.await.unwrap();
-    for event in notes.recorder.events() {
-        println!("event {}", serde_json::to_string(&event).unwrap());
-    }
-    println!("lost {}", notes.lost.load(Ordering::SeqCst));
-}
-
-struct Process(Child);
-
-impl Process {
-    fn start(url: &str) -> Self {
-        let mut program = Command::new(std::env::current_exe().unwrap());
-        program.args(["--exact", "as_a_process_of_its_own", "--nocapture"]);
-        program.env(PROCESS, url);
-        program.stdin(Stdio::piped()).stdout(Stdio::piped());
-        Self(program.spawn().unwrap())
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(self.0.id() as i32), signal).unwrap();
-    }
-
-    /// What it did, and how many leases it lost.
-    fn end(mut self) -> (Vec<Event>, usize) {
-        drop(self.0.stdin.take());
-        let (mut events, mut lost) = (Vec::new(), 0);
-        for line in BufReader::new(self.0.stdout.take().unwrap()).lines() {
-            let line = line.unwrap();
-            if let Some(at) = line.find("event {") {
-                events.push(serde_json::from_str(&line[at + 6..]).unwrap());
-            } else if let Some(count) = line.strip_prefix("lost ") {
-                lost = count.parse().unwrap();
-            }
-        }
-        self.0.wait().unwrap();
-        (events, lost)
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+    come_and_go_if_asked(TTL).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

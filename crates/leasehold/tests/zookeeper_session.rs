@@ -7,6 +7,7 @@ mod support;
 use std::time::{Duration, Instant};
 
 use leasehold::{ErrorKind, Locks, LossReason};
+use support::proxy::{Link, Proxy};
 use support::zookeeper_cluster::ZooKeeperCluster;
 
 async fn until(what: &str, mut check: impl AsyncFnMut() -> bool) {
@@ -88,4 +89,52 @@ async fn after_a_session_has_ended_the_next_takes_over() {
     let next = next.unwrap().unwrap().unwrap();
     assert!(next.token() > lease.token());
     next.release().await.unwrap();
+}
+
+/// The release is swallowed, and given up, before the connection is known to be lost; the session lives on.
+async fn a_place_is_given_up_although_the_release_is_lost(cancels: bool) {
+    let ms = Duration::from_millis;
+    let cluster = ZooKeeperCluster::with(1, "maxSessionTimeout=20000");
+    let proxy = Proxy::to(cluster.nodes[0].port).await;
+    let through = format!(
+        "zookeeper://127.0.0.1:{}?session_timeout=6s&timeout=10s",
+        proxy.port
+    );
+    let gone = Locks::connect(&through).await.unwrap();
+    let other = Locks::connect(cluster.url()).await.unwrap();
+    let held = other.lock("a").acquire().await.unwrap();
+    let asks = gone.lock("a").ttl(ms(300)).wait(ms(500));
+    let asks = tokio::spawn(asks.acquire());
+    until("it waits", async || {
+        other.show("a").await.unwrap().waiters.len() == 1
+    })
+    .await;
+    proxy.set(Link::Swallow);
+    if cancels {
+        asks.abort();
+    }
+    tokio::time::sleep(ms(2_000)).await;
+    proxy.set(Link::Open);
+    // Its session is as good as before.
+    until("it is connected again", async || {
+        gone.lock("b").wait(ms(5_000)).acquire().await.is_ok()
+    })
+    .await;
+    assert_eq!(cluster.nodes[0].count("stale_sessions_expired"), 0.0);
+    held.release().await.unwrap();
+    until("nobody waits any more", async || {
+        other.show("a").await.unwrap().waiters.is_empty()
+            && other.lock("a").try_acquire().await.unwrap().is_some()
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiter_that_gave_up_while_cut_off_leaves_no_place_behind() {
+    a_place_is_given_up_although_the_release_is_lost(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiter_that_was_cancelled_while_cut_off_leaves_no_place_behind() {
+    a_place_is_given_up_although_the_release_is_lost(true).await;
 }

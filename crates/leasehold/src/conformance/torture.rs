@@ -13,10 +13,15 @@ use self::worker::{Haunt, TTL};
 use super::Ground;
 use super::child::{Child, Report, Task};
 use super::ground::{ms, now};
+use super::history::Event;
 use crate::clock::Moment;
 use crate::engine::{Capabilities, Expiry};
 
 const PROCESSES: usize = 6;
+
+/// Of so many one dies inside for sure, or nearly: where locks stand still most of the time because of the dead, chance alone
+/// would strike nobody there.
+const ONE_INSIDE: usize = 4;
 
 /// How much longer than a dead holder's TTL a lock may stand still on a loaded machine.
 const SLACK: Duration = ms(2500);
@@ -40,6 +45,9 @@ fn until_the_next_kill(able: &Capabilities) -> Duration {
         Expiry::Session => fastrand::u64(200..=700),
     })
 }
+
+/// How long someone who is to die inside is waited for.
+const BEFORE_LONG: Duration = ms(2000);
 
 /// For how long, if the environment says so.
 pub(super) fn asked_for() -> Option<Duration> {
@@ -87,10 +95,14 @@ async fn torment(ground: &Ground, haunts: &[Haunt; 2], length: Duration) -> Reco
         let new = Victim::start(ground, haunts).await;
         let nth = fastrand::usize(..PROCESSES);
         let old = std::mem::replace(&mut victims[nth], new);
-        record.add(old.kill().await);
+        let when = match record.kills() % ONE_INSIDE {
+            0 => Death::Inside,
+            _ => Death::Now,
+        };
+        record.add(old.kill(when).await);
     }
     for victim in victims {
-        record.add(victim.kill().await);
+        record.add(victim.kill(Death::Now).await);
     }
     record
 }
@@ -107,10 +119,18 @@ async fn nothing_is_left_of(ground: &Ground, lock: &str, slack: Duration) {
         .await;
 }
 
+/// When a process is to die.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Death {
+    Now,
+    /// As soon as it says that it has entered, if it does so before long.
+    Inside,
+}
+
 /// A process that is heard out until it is killed.
 struct Victim {
     /// Dropped, it kills too.
-    die: oneshot::Sender<()>,
+    die: oneshot::Sender<Death>,
     life: JoinHandle<Life>,
 }
 
@@ -122,22 +142,34 @@ impl Victim {
         Self { die, life }
     }
 
-    async fn kill(self) -> Life {
-        drop(self.die);
+    async fn kill(self, when: Death) -> Life {
+        let _ = self.die.send(when);
         self.life.await.unwrap()
     }
 }
 
-async fn live(mut child: Child, mut die: oneshot::Receiver<()>) -> Life {
+async fn hear(child: &mut Child, reports: &mut Vec<Report>) {
+    match child.next_report().await {
+        Some(report) => reports.push(report),
+        None => panic!("a process ended by itself after {:?}", reports.last()),
+    }
+}
+
+async fn live(mut child: Child, mut die: oneshot::Receiver<Death>) -> Life {
     let mut reports = Vec::new();
-    loop {
+    let when = loop {
         tokio::select! {
-            report = child.next_report() => match report {
-                Some(report) => reports.push(report),
-                None => panic!("a process ended by itself after {:?}", reports.last()),
-            },
-            _ = &mut die => break,
+            when = &mut die => break when.unwrap_or(Death::Now),
+            () = hear(&mut child, &mut reports) => {}
         }
+    };
+    if when == Death::Inside {
+        let entered = async {
+            while !matches!(reports.last(), Some(Report::Happened(Event::Enter { .. }))) {
+                hear(&mut child, &mut reports).await;
+            }
+        };
+        let _ = tokio::time::timeout(BEFORE_LONG, entered).await;
     }
     let killed: Moment = now();
     child.kill().await;

@@ -38,6 +38,7 @@ impl Overdue {
     }
 
     /// The same, but only for a claim whose time is not over yet; says whether it was one.
+    #[cfg_attr(not(feature = "etcd"), allow(dead_code))]
     pub(crate) fn postpone(&self, claim: &Claim, end: Moment) -> bool {
         let mut ends = self.ends();
         let known = ends.by_claim.contains_key(&claim.id);

@@ -45,10 +45,15 @@ impl Crowd {
     }
 
     pub async fn of(clients: usize, url: &str, ttl: Duration) -> Self {
+        Self::at(&vec![url; clients], ttl).await
+    }
+
+    /// A client at each of these.
+    pub async fn at(urls: &[&str], ttl: Duration) -> Self {
         let notes = Arc::new(Notes::default());
         let mut crowd = JoinSet::new();
-        for _ in 0..clients {
-            let locks = Locks::connect(url).await.unwrap();
+        for url in urls {
+            let locks = Locks::connect(*url).await.unwrap();
             crowd.spawn(come_and_go(locks, ttl, 3, Arc::clone(&notes)));
         }
         Self {

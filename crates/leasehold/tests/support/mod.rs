@@ -13,6 +13,8 @@ pub mod mariadb_server;
 pub mod pgbouncer;
 #[cfg(feature = "postgres")]
 pub mod postgres_server;
+#[cfg(feature = "conformance")]
+pub mod process;
 pub mod proxy;
 pub mod redis_server;
 pub mod server_user;

@@ -11,8 +11,12 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::free_port;
+use super::proxy::{Link, Proxy};
 
 const JAR: &str = "/usr/share/java/zookeeper.jar";
+
+/// What a secure port needs beside it; they come with the same package.
+const MORE_JARS: &str = "/usr/share/java/netty-codec.jar:/usr/share/java/netty-resolver.jar";
 
 /// Half a tick is how often servers tell their leader of sessions; two ticks are the shortest session.
 pub const TICK: Duration = Duration::from_millis(100);
@@ -21,7 +25,12 @@ const PATIENCE: Duration = Duration::from_secs(40);
 
 pub struct ZooKeeperCluster {
     pub nodes: Vec<ZooKeeperNode>,
+    /// By who follows and who leads: through these a follower talks to its leader. None unless asked for.
+    links: Vec<Vec<Proxy>>,
 }
+
+/// The ports of one server: for clients, for those who follow it, and for elections.
+type Ports = (u16, u16, u16);
 
 pub struct ZooKeeperNode {
     pub port: u16,
@@ -42,7 +51,7 @@ impl ZooKeeperCluster {
         );
         // Another process may take a free port before a server does.
         for _ in 0..5 {
-            let cluster = Self::spawn(nodes, more);
+            let cluster = Self::spawn(&free_ports(nodes), Vec::new(), &vec![more; nodes]);
             if cluster.is_up() {
                 return cluster;
             }
@@ -50,17 +59,50 @@ impl ZooKeeperCluster {
         panic!("the ZooKeeper servers do not start");
     }
 
-    fn spawn(nodes: usize, more: &str) -> Self {
-        let ports: Vec<_> = (0..nodes)
-            .map(|_| (free_port(), free_port(), free_port()))
-            .collect();
-        let mut members = String::new();
-        if nodes > 1 {
-            for (nth, (_, peers, election)) in ports.iter().enumerate() {
-                members += &format!("server.{}=127.0.0.1:{peers}:{election}\n", nth + 1);
+    /// A server for each of these settings; what one says to another can be held up.
+    pub async fn linked(settings: &[&str]) -> Self {
+        for _ in 0..5 {
+            let ports = free_ports(settings.len());
+            let mut links = Vec::new();
+            for _ in settings {
+                let mut of_one = Vec::new();
+                for (_, leader, _) in &ports {
+                    of_one.push(Proxy::to(*leader).await);
+                }
+                links.push(of_one);
+            }
+            let cluster = Self::spawn(&ports, links, settings);
+            if tokio::task::block_in_place(|| cluster.is_up()) {
+                return cluster;
             }
         }
-        let node = |(nth, (port, ..)): (usize, &(u16, u16, u16))| {
+        panic!("the ZooKeeper servers do not start");
+    }
+
+    /// How it stands between this server and the others.
+    pub fn link(&self, node: usize, link: Link) {
+        for other in (0..self.nodes.len()).filter(|other| *other != node) {
+            self.links[node][other].set(link);
+            self.links[other][node].set(link);
+        }
+    }
+
+    fn spawn(ports: &[Ports], links: Vec<Vec<Proxy>>, more: &[&str]) -> Self {
+        let members = |of: usize| {
+            let mut members = String::new();
+            for (nth, (_, peers, election)) in ports.iter().enumerate() {
+                let through = links.get(of).filter(|_| of != nth);
+                let peers = through.map_or(*peers, |links| links[nth].port);
+                members += &format!("server.{}=127.0.0.1:{peers}:{election}\n", nth + 1);
+            }
+            if ports.len() > 1 {
+                members
+            } else {
+                String::new()
+            }
+        };
+        let node = |(nth, (port, ..)): (usize, &Ports)| {
+            let (members, more) = (members(nth), more[nth]);
             let folder = tempfile::tempdir().unwrap();
             let tick = TICK.as_millis();
             let path = folder.path().display();
@@ -80,9 +122,8 @@ impl ZooKeeperCluster {
                 folder,
             }
         };
-        Self {
-            nodes: ports.iter().enumerate().map(node).collect(),
-        }
+        let nodes = ports.iter().enumerate().map(node).collect();
+        Self { nodes, links }
     }
 
     fn is_up(&self) -> bool {
@@ -92,6 +133,14 @@ impl ZooKeeperCluster {
     /// The URL of all servers, with the locks at the top.
     pub fn url(&self) -> String {
         format!("zookeeper://{}", self.hosts())
+    }
+
+    /// The URL of these servers alone.
+    pub fn url_of(&self, nodes: &[usize]) -> String {
+        let hosts = nodes
+            .iter()
+            .map(|nth| format!("127.0.0.1:{}", self.nodes[*nth].port));
+        format!("zookeeper://{}", hosts.collect::<Vec<_>>().join(","))
     }
 
     pub fn hosts(&self) -> String {
@@ -195,6 +244,11 @@ impl Drop for ZooKeeperNode {
     }
 }
 
+fn free_ports(nodes: usize) -> Vec<Ports> {
+    let ports = (0..nodes).map(|_| (free_port(), free_port(), free_port()));
+    ports.collect()
+}
+
 fn spawn(folder: &Path) -> Child {
     let log = std::fs::File::create(folder.join("log")).unwrap();
     let properties = std::fs::read_to_string(folder.join("java")).unwrap();
@@ -203,7 +257,7 @@ fn spawn(folder: &Path) -> Child {
         .args(["-XX:TieredStopAtLevel=1", "-XX:CICompilerCount=1"])
         .args(["-Dzookeeper.jmx.log4j.disable=true"])
         .args(properties.lines())
-        .args(["-cp", JAR])
+        .args(["-cp", &format!("{JAR}:{MORE_JARS}")])
         .arg("org.apache.zookeeper.server.quorum.QuorumPeerMain")
         .arg(folder.join("zoo.cfg"))
         .stdin(Stdio::null())

@@ -86,6 +86,10 @@ impl Record {
         });
     }
 
+    pub(super) fn kills(&self) -> usize {
+        self.kills
+    }
+
     pub(super) fn killed_inside(&self) -> usize {
         self.killed_inside
     }

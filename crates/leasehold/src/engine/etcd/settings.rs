@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
+use crate::engine::certificates::Certificates;
 use crate::error::{Error, ErrorKind, Result};
 use crate::url::EngineUrl;
 
@@ -120,35 +121,19 @@ fn endpoint(host: &str, tls: Option<&ClientTlsConfig>, patience: Duration) -> Re
 }
 
 fn tls(url: &EngineUrl) -> Result<Option<ClientTlsConfig>> {
-    let files = ["ca", "cert", "key"].map(|option| url.option(option));
-    if url.scheme != "etcds" {
-        return match files {
-            [None, None, None] => Ok(None),
-            _ => Err(invalid("certificates are for TLS").advise("write etcds://…")),
-        };
-    }
+    let Some(Certificates { ca, identity }) = Certificates::of(url, "etcds")? else {
+        return Ok(None);
+    };
     crate::engine::tls::install();
     let mut tls = ClientTlsConfig::new();
-    tls = match files[0] {
-        Some(file) => tls.ca_certificate(Certificate::from_pem(read(file)?)),
+    tls = match ca {
+        Some(ca) => tls.ca_certificate(Certificate::from_pem(ca)),
         None => tls.with_native_roots(),
     };
-    match (files[1], files[2]) {
-        (Some(cert), Some(key)) => {
-            tls = tls.identity(Identity::from_pem(read(cert)?, read(key)?));
-        }
-        (None, None) => {}
-        _ => return Err(invalid("a certificate and its key go together").advise("give both")),
+    if let Some((cert, key)) = identity {
+        tls = tls.identity(Identity::from_pem(cert, key));
     }
     Ok(Some(tls))
-}
-
-fn read(file: &str) -> Result<Vec<u8>> {
-    std::fs::read(file).map_err(|cause| {
-        invalid(format!("the file {file:?} cannot be read"))
-            .advise("check its name and who may read it")
-            .caused_by(cause)
-    })
 }
 
 fn invalid(what: impl Into<String>) -> Error {

@@ -22,7 +22,7 @@ pub(crate) fn of_request(cause: Said) -> Error {
             Error::new(ErrorKind::Unreachable, "the server cannot write just now").advise("try again in a moment")
         }
         Said::NoHosts => Error::new(ErrorKind::Unreachable, "no server can be reached that belongs to a quorum")
-            .advise("see that most of the servers are up, and the addresses right"),
+            .advise("see that most of the servers are up, and the addresses right; and with TLS, the certificates"),
         Said::SessionExpired | Said::ClientClosed | Said::SessionMoved => {
             Error::new(ErrorKind::Unreachable, "the servers have ended the session")
                 .advise("try again: a new one is opened")

@@ -1,4 +1,4 @@
-//! `zookeeper://`: ephemeral sequential nodes under the lock's node.
+//! `zookeeper://`, `zookeepers://`: ephemeral sequential nodes under the lock's node.
 //!
 //! | file | what is there |
 //! |---|---|
@@ -10,7 +10,7 @@
 //! | `places.rs` | which nodes are ours |
 //! | `records.rs` | guarded records |
 //! | `shown.rs` | what people see |
-//! | `settings.rs`, `failure.rs` | URLs and errors |
+//! | `settings.rs`, `tls.rs`, `failure.rs` | URLs and errors |
 
 pub(crate) mod failure;
 pub(crate) mod layout;
@@ -24,6 +24,8 @@ pub(crate) mod records;
 pub(crate) mod session;
 pub(crate) mod settings;
 pub(crate) mod shown;
+#[cfg(feature = "zookeeper-tls")]
+pub(crate) mod tls;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,7 +56,11 @@ use crate::url::EngineUrl;
 
 /// How `zookeeper:` URLs are connected.
 pub const DRIVER: Driver = Driver {
-    schemes: &["zookeeper"],
+    schemes: &[
+        "zookeeper",
+        #[cfg(feature = "zookeeper-tls")]
+        "zookeepers",
+    ],
     options: settings::OPTIONS,
     example: "zookeeper://h1:2181,h2:2181,h3:2181/path",
     connect: |url| {
@@ -123,7 +129,7 @@ impl ZooKeeper {
             .with_session_timeout(self.locks.settings.session_timeout)
             .with_session(session.client.session().clone());
         // Whoever has joined a session and leaves ends it for all.
-        drop(same.connect(&self.locks.settings.servers).await);
+        drop(session::reach(&self.locks.settings, same).await);
     }
 }
 
@@ -185,16 +191,22 @@ impl Locks {
             }
             places.remove(&claim.id)
         };
-        let Some(place) = place else { return };
+        let first = self.sessions.present();
+        let number = place.as_ref().map_or(first.number, |place| place.session);
         loop {
             let session = self.sessions.present();
-            if session.number != place.session || session.has_ended() {
+            if session.number != number || session.has_ended() {
                 return;
             }
             let settings = &self.settings;
             let nodes = Nodes { session, settings };
-            if nodes.delete(&place.path).await.is_ok() {
-                return;
+            let gone = match &place {
+                Some(place) => nodes.delete(&place.path).await.map(drop),
+                None => self.release(&nodes, claim).await.map(drop),
+            };
+            match gone {
+                Err(error) if error.kind() == ErrorKind::Unreachable => {}
+                _ => return,
             }
             tokio::time::sleep(A_MOMENT).await;
         }
@@ -471,6 +483,27 @@ impl Locks {
     }
 }
 
+/// A claim on its way out. Its node lasts for as long as the session, so a release that fails, or is not waited for, is not
+/// the end of it: it is tried until the node is gone.
+struct Leaving<'a> {
+    locks: &'a Locks,
+    claim: Option<&'a Claim>,
+}
+
+impl Leaving<'_> {
+    fn has_left(mut self) {
+        self.claim = None;
+    }
+}
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        if let Some(claim) = self.claim {
+            self.locks.overdue.ends_at(claim, Clock::machine().now());
+        }
+    }
+}
+
 /// Only those ahead count: who comes later finds out itself.
 fn agree(claim: &Claim, ahead: &[crate::claim::Mode]) -> Result<()> {
     ahead
@@ -604,14 +637,19 @@ impl Engine for ZooKeeper {
     }
 
     async fn release(&self, claim: &Claim) -> Result<Released> {
+        let leaving = Leaving {
+            locks: &self.locks,
+            claim: Some(claim),
+        };
         let nodes = self.locks.nodes().await?;
-        match self.locks.release(&nodes, claim).await {
+        let released = match self.locks.release(&nodes, claim).await {
             Err(error) if failure::ended_the_session(&error) => {
                 let nodes = self.locks.nodes().await?;
                 self.locks.release(&nodes, claim).await
             }
             answer => answer,
-        }
+        };
+        released.inspect(|_| leaving.has_left())
     }
 
     async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>> {

@@ -59,7 +59,7 @@ impl Nodes<'_> {
     pub(crate) fn catch_up(&self) -> impl Future<Output = Result<()>> + '_ {
         let sent = self.session.sending();
         let sync = self.session.client.sync(self.settings.root.node());
-        self.session.read(sent, sync)
+        self.session.sync(sent, sync)
     }
 
     /// Takes a place in line, and looks: both requests travel together. `None` if the lock has no node yet.

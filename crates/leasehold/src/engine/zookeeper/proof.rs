@@ -1,35 +1,52 @@
 //! How long a session is sure to live: pure arithmetic on moments of our own clock.
 //!
-//! Any server answers a read, also one that has lost its leader while the others end our session. What proves that the
-//! session was there is a write that a quorum has carried out. But even that does not say until when it will be:
-//! the server that we are connected to passes on to the leader only every half tick which sessions it has heard of. So
-//! when the leader carries out a write, it has surely heard of what this session has sent half a tick before, and maybe not of
-//! the write itself. Servers allow no session shorter than two ticks, so half a tick is a quarter of the session's time at most.
+//! The leader counts a session's time from when it last heard of it. If it is another server that we are connected to,
+//! the leader hears of the session in that server's answers to its pings, which it sends every half tick, and in no other way: not
+//! by a write, which it carries out for any session that it has not ended yet. What proves when it has heard of us last?
 //!
-//! Hence: a write counts from when it was sent, if something was answered that was sent no more than a quarter before it
-//! (the session is kept busy, so it was); else only from a quarter after that. The leader then ends the session no sooner
-//! than a half after it.
+//! 1. Everything between two servers arrives in order. When our server has passed on an answer of the leader's own (to a `sync`, or a write), it
+//!    has got all pings that the leader had sent before: one of them at most half a tick before that request. The leader may have stood still while
+//!    the request was on its way, so what counts is the request before: one that was answered when this one was sent.
+//! 2. Whatever we had sent and got answered by then is in our server's answer to that ping, or in an earlier one.
+//! 3. A write that we send after that, and which is carried out, comes to the leader behind that answer.
+//!
+//! Servers allow no session shorter than two ticks, so half a tick is a quarter of the session's time at most. Hence: when a write is
+//! carried out, the leader has heard of all that was answered a quarter before the last request but one was sent. It ends the session no sooner than
+//! its whole time after that. A new leader gives every session its whole time anew, and a server that we come to anew
+//! asks the leader at once: both only make it longer.
+//!
+//! A read proves nothing: any server answers it, also one that has lost its leader.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::clock::Moment;
+
+/// How finely answers are told apart, in parts of a session's time.
+const FINELY: u32 = 32;
 
 /// What is known of one session.
 #[derive(Debug)]
 pub(crate) struct Proof {
     timeout: Duration,
-    /// When the latest request that was answered was sent.
-    heard: Moment,
-    /// From when the last write counts.
-    proven: Moment,
+    /// When something was sent, and by when it was answered. The oldest first.
+    answered: VecDeque<(Moment, Moment)>,
+    /// The leader ran at that time, and all that it had sent before has come to our server.
+    led: Moment,
+    /// When the latest request was sent that the leader has answered.
+    latest: Moment,
+    /// The leader has heard of the session then, or later.
+    heard_of: Moment,
 }
 
 /// A request on its way.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sent {
     pub(crate) at: Moment,
-    /// What had been answered by then.
-    heard: Moment,
+    /// The latest before that had been answered.
+    before: Moment,
+    /// What the leader has surely heard of once this is carried out.
+    heard_of: Moment,
 }
 
 impl Proof {
@@ -37,33 +54,50 @@ impl Proof {
     pub(crate) fn new(timeout: Duration, asked: Moment) -> Self {
         Self {
             timeout,
-            heard: asked,
-            proven: asked,
+            answered: VecDeque::from([(asked, asked)]),
+            led: asked,
+            latest: asked,
+            heard_of: asked,
         }
     }
 
     pub(crate) fn sending(&self, now: Moment) -> Sent {
+        let by = |answered: &Moment| *answered + self.timeout / 4 <= self.led;
+        let known = self
+            .answered
+            .iter()
+            .rev()
+            .find(|(_, answered)| by(answered));
         Sent {
             at: now,
-            heard: self.heard,
+            before: self.latest,
+            heard_of: known.map_or(self.heard_of, |(sent, _)| *sent),
         }
     }
 
-    /// Some server has answered.
-    pub(crate) fn answered(&mut self, sent: Sent) {
-        self.heard = self.heard.max(sent.at);
+    /// The leader has answered, by way of our server.
+    pub(crate) fn answered(&mut self, sent: Sent, now: Moment) {
+        self.led = self.led.max(sent.before);
+        self.latest = self.latest.max(sent.at);
+        let last = self.answered.back().map_or(sent.at, |(_, last)| *last);
+        if now.since(last) < self.timeout / FINELY {
+            return;
+        }
+        self.answered.push_back((sent.at, now));
+        while self.answered.len() > 2 * FINELY as usize {
+            self.answered.pop_front();
+        }
     }
 
     /// A quorum has carried out a write.
-    pub(crate) fn committed(&mut self, sent: Sent) {
-        let counts_from = sent.at.min(sent.heard + self.timeout / 4);
-        self.proven = self.proven.max(counts_from);
-        self.answered(sent);
+    pub(crate) fn committed(&mut self, sent: Sent, now: Moment) {
+        self.heard_of = self.heard_of.max(sent.heard_of);
+        self.answered(sent, now);
     }
 
     /// Until when the session is sure to live.
     pub(crate) fn valid_until(&self) -> Moment {
-        self.proven + (self.timeout / 2 - self.timeout / 100)
+        self.heard_of + (self.timeout - self.timeout / 100)
     }
 
     /// Whether enough of that is left to work with.
@@ -77,50 +111,83 @@ mod tests {
     use super::*;
 
     const TIMEOUT: Duration = Duration::from_millis(8_000);
-    const HALF: Duration = Duration::from_millis(4_000 - 80);
+    const WHOLE: Duration = Duration::from_millis(8_000 - 80);
 
     fn at(millis: u64) -> Moment {
         Moment::from_origin(Duration::from_millis(1_000_000 + millis))
     }
 
-    #[test]
-    fn a_write_counts_from_when_it_was_sent() {
+    /// Kept busy from when it was asked for until then, as the session does; each answer takes 10 ms.
+    fn busy_until(end: u64) -> Proof {
         let mut proof = Proof::new(TIMEOUT, at(0));
-        assert_eq!(proof.valid_until(), at(0) + HALF);
-        let write = proof.sending(at(1_500));
-        // The answer's own time is of no account.
-        proof.committed(write);
-        assert_eq!(proof.valid_until(), at(1_500) + HALF);
+        for now in (500..=end).step_by(500) {
+            let sync = proof.sending(at(now));
+            proof.answered(sync, at(now + 10));
+        }
+        proof
+    }
+
+    fn writes(proof: &mut Proof, now: u64) {
+        let write = proof.sending(at(now));
+        proof.committed(write, at(now + 10));
     }
 
     #[test]
-    fn a_read_proves_nothing() {
-        let mut proof = Proof::new(TIMEOUT, at(0));
-        let read = proof.sending(at(1_500));
-        proof.answered(read);
-        assert_eq!(proof.valid_until(), at(0) + HALF);
+    fn a_write_proves_what_the_leader_must_have_heard_by_then() {
+        let mut proof = busy_until(10_000);
+        assert_eq!(proof.valid_until(), at(0) + WHOLE);
+        writes(&mut proof, 10_100);
+        // The last request but one was sent at 9,500; by a quarter before that, the one of 7,000 was answered.
+        assert_eq!(proof.valid_until(), at(7_000) + WHOLE);
+        assert!(proof.valid_until() >= at(10_100) + TIMEOUT / 2);
+        assert!(proof.is_fresh(at(10_100)));
     }
 
     #[test]
-    fn a_write_after_silence_counts_for_less() {
-        let mut proof = Proof::new(TIMEOUT, at(0));
-        // As after a stop: the leader may be about to end the session.
-        let first = proof.sending(at(7_900));
-        proof.committed(first);
-        assert_eq!(proof.valid_until(), at(2_000) + HALF);
-        assert!(!proof.is_fresh(at(7_900)));
-        let second = proof.sending(at(9_900));
-        proof.committed(second);
-        assert_eq!(proof.valid_until(), at(9_900) + HALF);
-        assert!(proof.is_fresh(at(9_900)));
+    fn what_is_answered_proves_nothing_without_a_write() {
+        assert_eq!(busy_until(10_000).valid_until(), at(0) + WHOLE);
+    }
+
+    /// Reads are answered meanwhile by our server, and count for nothing.
+    #[test]
+    fn a_write_while_the_leader_is_not_heard_counts_for_less() {
+        let mut proof = busy_until(10_000);
+        writes(&mut proof, 16_000);
+        assert_eq!(proof.valid_until(), at(7_000) + WHOLE);
+        assert!(!proof.is_fresh(at(16_000)));
+    }
+
+    #[test]
+    fn what_was_sent_while_the_leader_stood_still_does_not_count_as_heard() {
+        let mut proof = busy_until(10_000);
+        let during = [10_500, 12_500, 14_000].map(|now| proof.sending(at(now)));
+        for sync in during {
+            proof.answered(sync, at(14_010));
+        }
+        writes(&mut proof, 14_020);
+        // It may have sent its last ping half a tick before it answered the request of 10,000.
+        assert_eq!(proof.valid_until(), at(7_500) + WHOLE);
+    }
+
+    #[test]
+    fn after_a_stop_it_takes_half_the_time_until_a_write_counts_in_full() {
+        let mut proof = busy_until(10_000);
+        for now in (17_000..=20_500).step_by(500) {
+            let sync = proof.sending(at(now));
+            proof.answered(sync, at(now + 10));
+        }
+        writes(&mut proof, 20_520);
+        assert_eq!(proof.valid_until(), at(17_500) + WHOLE);
+        assert!(proof.is_fresh(at(20_520)));
     }
 
     #[test]
     fn answers_that_overtake_each_other_take_nothing_back() {
-        let mut proof = Proof::new(TIMEOUT, at(0));
-        let (first, second) = (proof.sending(at(1_000)), proof.sending(at(1_100)));
-        proof.committed(second);
-        proof.committed(first);
-        assert_eq!(proof.valid_until(), at(1_100) + HALF);
+        let mut proof = busy_until(10_000);
+        let (first, second) = (proof.sending(at(10_100)), proof.sending(at(10_600)));
+        proof.committed(second, at(10_700));
+        let known = proof.valid_until();
+        proof.committed(first, at(10_710));
+        assert_eq!(proof.valid_until(), known);
     }
 }

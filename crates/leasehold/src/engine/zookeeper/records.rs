@@ -37,6 +37,28 @@ impl CompareAndSet for Records {
     type Mark = i32;
 
     async fn load(&self, key: &Key) -> Result<Option<Loaded<i32>>> {
+        match self.load_once(key).await {
+            // As after a stop: the next session knows as much.
+            Err(error) if failure::ended_the_session(&error) => self.load_once(key).await,
+            loaded => loaded,
+        }
+    }
+
+    async fn swap(&self, key: &Key, bytes: Vec<u8>, expected: Option<i32>) -> Result<Swap> {
+        match self.swap_once(key, &bytes, expected).await {
+            Err(error) if failure::ended_the_session(&error) => {
+                match self.swap_once(key, &bytes, expected).await? {
+                    Swap::Changed => Ok(Swap::InDoubt),
+                    done => Ok(done),
+                }
+            }
+            swapped => swapped,
+        }
+    }
+}
+
+impl Records {
+    async fn load_once(&self, key: &Key) -> Result<Option<Loaded<i32>>> {
         let nodes = self.nodes().await?;
         let path = self.0.settings.root.record(key);
         let session = &nodes.session;
@@ -53,15 +75,15 @@ impl CompareAndSet for Records {
         }))
     }
 
-    async fn swap(&self, key: &Key, bytes: Vec<u8>, expected: Option<i32>) -> Result<Swap> {
+    async fn swap_once(&self, key: &Key, bytes: &[u8], expected: Option<i32>) -> Result<Swap> {
         let nodes = self.nodes().await?;
         let path = self.0.settings.root.record(key);
         let session = &nodes.session;
         let Some(expected) = expected else {
-            return create(&nodes, &path, &bytes).await;
+            return create(&nodes, &path, bytes).await;
         };
         let sent = session.sending();
-        let set = session.client.set_data(&path, &bytes, Some(expected));
+        let set = session.client.set_data(&path, bytes, Some(expected));
         match session.write(sent, set).await {
             Ok(stat) => Ok(Swap::Done(version(stat.mzxid))),
             Err(error) if failure::is_other_version(&error) || failure::is_missing(&error) => {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::watch;
-use zookeeper_client::{Client, Error as Said};
+use zookeeper_client::{Client, Connector, Error as Said};
 
 use super::failure;
 use super::proof::{Proof, Sent};
@@ -40,15 +40,24 @@ impl Session {
         self.proof().sending(Clock::machine().now())
     }
 
-    /// Waits for the answer to a read.
+    /// Waits for the answer to a read, which any server may give: it proves nothing.
     pub(crate) async fn read<T>(
         &self,
-        sent: Sent,
+        _sent: Sent,
         request: impl Future<Output = Result<T, Said>>,
     ) -> Result<T> {
-        let answer = self.in_time(request).await?;
-        self.proof().answered(sent);
-        Ok(answer)
+        self.in_time(request).await
+    }
+
+    /// Waits until our server has caught up with the leader.
+    pub(crate) async fn sync(
+        &self,
+        sent: Sent,
+        request: impl Future<Output = Result<(), Said>>,
+    ) -> Result<()> {
+        self.in_time(request).await?;
+        self.proof().answered(sent, Clock::machine().now());
+        Ok(())
     }
 
     /// Waits for a write to be carried out by a quorum: the proof that the session lives.
@@ -58,7 +67,7 @@ impl Session {
         request: impl Future<Output = Result<T, E>>,
     ) -> Result<T> {
         let answer = self.in_time(request).await?;
-        self.proof().committed(sent);
+        self.proof().committed(sent, Clock::machine().now());
         Ok(answer)
     }
 
@@ -81,7 +90,7 @@ impl Session {
         self.proof().is_fresh(Clock::machine().now())
     }
 
-    /// How long after a silence a write counts in full.
+    /// After a silence it takes a few of these until a write counts in full.
     pub(crate) fn a_quarter(&self) -> Duration {
         self.timeout / 4
     }
@@ -176,10 +185,20 @@ async fn open(
     });
     tokio::spawn(keep_busy(
         Arc::downgrade(&session),
-        timeout / 8,
+        timeout / 16,
         settings.root.node().to_owned(),
     ));
     Ok(session)
+}
+
+/// One try.
+pub(crate) async fn reach(settings: &Settings, connector: Connector) -> Result<Client, Said> {
+    #[cfg(feature = "zookeeper-tls")]
+    if let Some(tls) = &settings.tls {
+        let connector = connector.with_tls(tls.clone());
+        return connector.secure_connect(&settings.servers).await;
+    }
+    connector.connect(&settings.servers).await
 }
 
 /// Goes on until there is a quorum or time is up.
@@ -194,7 +213,7 @@ pub(crate) async fn connect(settings: &Settings) -> Result<(Moment, Client)> {
                 connector = connector.with_auth("digest", login.as_bytes());
             }
             let asked = Clock::machine().now();
-            match connector.connect(&settings.servers).await {
+            match reach(settings, connector).await {
                 Ok(client) => return Ok((asked, client)),
                 Err(cause @ (Said::NoHosts | Said::Timeout | Said::ConnectionLoss)) => {
                     last = failure::of_request(cause);
@@ -210,7 +229,7 @@ pub(crate) async fn connect(settings: &Settings) -> Result<(Moment, Client)> {
     }
 }
 
-/// A session that is silent for long proves less with its next write: see `proof.rs`.
+/// A write proves more, the less time has passed since the leader has answered something: see `proof.rs`.
 async fn keep_busy(session: Weak<Session>, pause: Duration, node: String) {
     loop {
         tokio::time::sleep(pause).await;
@@ -221,6 +240,6 @@ async fn keep_busy(session: Weak<Session>, pause: Duration, node: String) {
             return;
         }
         let sent = session.sending();
-        let _ = session.read(sent, session.client.check_stat(&node)).await;
+        let _ = session.sync(sent, session.client.sync(&node)).await;
     }
 }

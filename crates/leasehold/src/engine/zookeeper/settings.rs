@@ -18,6 +18,15 @@ pub(crate) const OPTIONS: &[(&str, &str)] = &[
         "layout",
         "whose locks the nodes are named like: kazoo, curator or curator-rw; kazoo",
     ),
+    #[cfg(feature = "zookeeper-tls")]
+    (
+        "ca",
+        "a file with the certificates to trust; zookeepers: only",
+    ),
+    #[cfg(feature = "zookeeper-tls")]
+    ("cert", "a file with our certificate; zookeepers: only"),
+    #[cfg(feature = "zookeeper-tls")]
+    ("key", "a file with its key; zookeepers: only"),
 ];
 
 /// Where locks are if the URL does not say; made if it is not there.
@@ -35,6 +44,8 @@ pub(crate) struct Settings {
     pub(crate) session_timeout: Duration,
     pub(crate) timeout: Duration,
     pub(crate) layout: Layout,
+    #[cfg(feature = "zookeeper-tls")]
+    pub(crate) tls: Option<zookeeper_client::TlsOptions>,
 }
 
 impl std::fmt::Debug for Settings {
@@ -59,6 +70,8 @@ impl Settings {
             session_timeout: time(url, "session_timeout", Duration::from_secs(10))?,
             timeout: time(url, "timeout", Duration::from_secs(5))?,
             layout: layout(url)?,
+            #[cfg(feature = "zookeeper-tls")]
+            tls: super::tls::from_url(url)?,
         })
     }
 }
