@@ -1,6 +1,7 @@
 //! A server whose wall clock can be stepped while it runs.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -20,9 +21,7 @@ impl BentClock {
 
     /// A clock for any process.
     pub fn off_by(seconds: i64) -> Self {
-        let clock = Self {
-            folder: tempfile::tempdir().unwrap(),
-        };
+        let clock = Self { folder: folder() };
         clock.step_to(seconds);
         clock
     }
@@ -51,10 +50,17 @@ impl BentClock {
     }
 }
 
+/// One that a server can read, whoever it runs as.
+fn folder() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    folder
+}
+
 fn library() -> &'static Path {
     static BUILT: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
     let (_, library) = BUILT.get_or_init(|| {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = folder();
         let (source, library) = (folder.path().join("bent.c"), folder.path().join("bent.so"));
         fs::write(&source, include_str!("bent_clock.c")).unwrap();
         let mut compiler = Command::new("cc");

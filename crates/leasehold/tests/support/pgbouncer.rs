@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use super::free_port;
@@ -9,8 +10,8 @@ use super::postgres_server::{PostgresServer, as_user, folder, program};
 
 pub struct PgBouncer {
     pub port: u16,
-    process: Child,
-    _folder: tempfile::TempDir,
+    process: Mutex<Child>,
+    folder: tempfile::TempDir,
 }
 
 impl PgBouncer {
@@ -18,24 +19,16 @@ impl PgBouncer {
     pub fn before(server: &PostgresServer, size: usize) -> Self {
         for _ in 0..20 {
             let (port, folder) = (free_port(), folder());
-            let file = folder.path().join("pgbouncer.ini");
-            fs::write(&file, settings(server.port, port, size)).unwrap();
+            let settings = settings(server.port, port, size);
+            fs::write(folder.path().join("pgbouncer.ini"), settings).unwrap();
             let users = "\"postgres\" \"\"\n";
             fs::write(folder.path().join("users"), users).unwrap();
-            let mut process = as_user("postgres", pgbouncer())
-                .arg("-q")
-                .arg(&file)
-                .current_dir(folder.path())
-                .stdin(Stdio::null())
-                .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                .spawn()
-                .expect("pgbouncer is missing: ./test.sh installs it");
+            let mut process = spawn(&folder);
             if answers(port, &mut process) {
                 return Self {
                     port,
-                    process,
-                    _folder: folder,
+                    process: Mutex::new(process),
+                    folder,
                 };
             }
         }
@@ -45,13 +38,44 @@ impl PgBouncer {
     pub fn url(&self) -> String {
         format!("postgres://postgres@127.0.0.1:{}/postgres", self.port)
     }
+
+    /// kill -9.
+    pub fn kill(&self) {
+        let mut process = self.process.lock().unwrap();
+        let _ = process.kill();
+        let _ = process.wait();
+    }
+
+    /// Starts it again on the same port.
+    pub fn revive(&self) {
+        let mut process = self.process.lock().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            *process = spawn(&self.folder);
+            if answers(self.port, &mut process) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "pgbouncer does not start again");
+        }
+    }
 }
 
 impl Drop for PgBouncer {
     fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        self.kill();
     }
+}
+
+fn spawn(folder: &tempfile::TempDir) -> Child {
+    as_user("postgres", pgbouncer())
+        .arg("-q")
+        .arg(folder.path().join("pgbouncer.ini"))
+        .current_dir(folder.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("pgbouncer is missing: ./test.sh installs it")
 }
 
 fn settings(server: u16, port: u16, size: usize) -> String {

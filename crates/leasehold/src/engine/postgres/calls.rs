@@ -32,6 +32,7 @@ impl Calls {
         let call = |sql: &str, types| Call {
             sql: sql.replace("leasehold.", &format!("\"{schema}\".")),
             types,
+            may_repeat: true,
         };
         Self {
             acquire: call(
@@ -64,10 +65,14 @@ impl Calls {
                     Type::INT8,
                 ],
             ),
-            break_lock: call(
-                "SELECT leasehold.break_lock($1, $2)",
-                &[Type::TEXT, Type::INT8],
-            ),
+            // A second one could break the lock of whoever the first let in.
+            break_lock: Call {
+                may_repeat: false,
+                ..call(
+                    "SELECT leasehold.break_lock($1, $2)",
+                    &[Type::TEXT, Type::INT8],
+                )
+            },
             sweep: call("SELECT leasehold.sweep()", &[]),
             read_record: call(
                 "SELECT value, version, token, lock FROM leasehold.records WHERE key = $1",
@@ -91,7 +96,7 @@ impl Calls {
             waiters: call(
                 "SELECT name, owner, host, pid, reason, mode, leasehold.micros(now) - leasehold.micros(since) \
                  FROM leasehold.waiters JOIN leasehold.listeners ON id = listener, clock_timestamp() now \
-                 WHERE alive_until > now AND CASE WHEN $1 THEN name = $2 ELSE starts_with(name, $2) END ORDER BY name, place",
+                 WHERE alive_until > now AND NOT lapsed AND CASE WHEN $1 THEN name = $2 ELSE starts_with(name, $2) END ORDER BY name, place",
                 &[Type::BOOL, Type::TEXT],
             ),
         }

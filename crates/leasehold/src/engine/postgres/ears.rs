@@ -59,7 +59,7 @@ pub(crate) struct Ears {
 #[derive(Debug, Clone)]
 enum Report {
     AliveUntil(Moment),
-    Failed(ErrorKind, String),
+    Failed(ErrorKind, String, Option<String>),
 }
 
 impl Report {
@@ -82,16 +82,7 @@ impl Ears {
             return Ok(ears);
         }
         let (need, needed) = mpsc::channel(1);
-        let ears = Arc::new(Self {
-            id: format!("leasehold_{}", ClaimId::random()?.reveal()),
-            waiters: Waiters::default(),
-            clock: ServerClock::default(),
-            need,
-            report: watch::Sender::new(Report::Failed(ErrorKind::Unexpected, String::new())),
-            polls: AtomicBool::new(pooled),
-            missed: AtomicU8::new(0),
-            told: Mutex::default(),
-        });
+        let ears = Arc::new(Self::new(need, pooled)?);
         let listener = Listener {
             ears: Arc::downgrade(&ears),
             settings: settings.clone(),
@@ -106,6 +97,19 @@ impl Ears {
         all.retain(|_, ears| ears.strong_count() > 0);
         all.insert(place, Arc::downgrade(&ears));
         Ok(ears)
+    }
+
+    fn new(need: mpsc::Sender<()>, pooled: bool) -> Result<Self> {
+        Ok(Self {
+            id: format!("leasehold_{}", ClaimId::random()?.reveal()),
+            waiters: Waiters::default(),
+            clock: ServerClock::default(),
+            need,
+            report: watch::Sender::new(Report::Failed(ErrorKind::Unexpected, String::new(), None)),
+            polls: AtomicBool::new(pooled),
+            missed: AtomicU8::new(0),
+            told: Mutex::default(),
+        })
     }
 
     pub(crate) fn id(&self) -> &str {
@@ -141,7 +145,13 @@ impl Ears {
         let heard = async {
             while report.changed().await.is_ok() {
                 match &*report.borrow_and_update() {
-                    Report::Failed(kind, what) => return Err(Error::new(*kind, what.clone())),
+                    Report::Failed(kind, what, advice) => {
+                        let error = Error::new(*kind, what.clone());
+                        return Err(match advice {
+                            Some(advice) => error.advise(advice.clone()),
+                            None => error,
+                        });
+                    }
                     alive if alive.is_alive() => return Ok(()),
                     Report::AliveUntil(_) => {}
                 }
@@ -165,14 +175,15 @@ impl Ears {
         };
         if matches!(what, Heard::Granted(_)) {
             self.told().0.insert(number);
+            self.missed.store(0, Ordering::Relaxed);
         }
         if let Some(bell) = self.waiters.bell(number) {
             bell.ring(what);
         }
     }
 
-    /// What a beat has found; no message may have told it.
-    fn find(&self, now: u64, found: Vec<(u64, Heard)>) {
+    /// What a beat has found; no message may have told it. Those that were sent before this session began went to none.
+    fn find(&self, now: u64, began: u64, found: Vec<(u64, Heard)>) {
         let told = {
             let mut told = self.told();
             let before = std::mem::take(&mut told.0);
@@ -187,6 +198,7 @@ impl Ears {
             };
             if let Heard::Granted(offer) = &what
                 && !told.contains(&number)
+                && offer.granted_at > began
                 && now.saturating_sub(offer.granted_at) > LATE
             {
                 self.missed_one();
@@ -264,7 +276,8 @@ impl Listener {
                         let Some(ears) = self.ears.upgrade() else {
                             return;
                         };
-                        let failed = Report::Failed(error.kind(), error.what().to_owned());
+                        let advice = error.advice().map(str::to_owned);
+                        let failed = Report::Failed(error.kind(), error.what().to_owned(), advice);
                         ears.report.send_replace(failed);
                         drop(ears);
                         tokio::time::sleep(delay.delay()).await;
@@ -301,20 +314,22 @@ impl Listener {
             "SELECT was_alive, now_us, number, token, offer_ms, at_us FROM \"{}\".beat($1, $2, $3, $4)",
             self.settings.schema
         );
-        let mut is_first = true;
+        let mut began = None;
         loop {
-            let limit = self.settings.timeout;
+            let is_first = began.is_none();
+            let limit = self.settings.limit();
             let polls = {
                 let Some(ears) = self.ears.upgrade() else {
                     return End::NobodyLeft;
                 };
-                match tokio::time::timeout(limit, self.beat(&ears, &client, is_own, &beat)).await {
+                let beating = self.beat(&ears, &client, is_own, &beat, &mut began);
+                match tokio::time::timeout(limit, beating).await {
                     Ok(Ok(())) => went_well(),
                     Ok(Err(error)) => return End::Failed(error),
                     Err(_) => return End::Failed(failure::no_answer_in_time()),
                 }
                 // Messages may have been missed while there was no session.
-                if std::mem::take(&mut is_first) {
+                if is_first {
                     ears.waiters.ring_all();
                 }
                 ears.polls()
@@ -373,13 +388,21 @@ impl Listener {
         Ok(session)
     }
 
-    async fn beat(&self, ears: &Ears, client: &Client, is_own: bool, beat: &str) -> Result<()> {
+    /// Notes by the server's clock when the session `began`.
+    async fn beat(
+        &self,
+        ears: &Ears,
+        client: &Client,
+        is_own: bool,
+        beat: &str,
+        began: &mut Option<u64>,
+    ) -> Result<()> {
         let alive = match ears.polls() {
             true => ALIVE_POLLING,
             false => ALIVE,
         };
         let alive_ms = i64::try_from(alive.as_millis()).unwrap_or(i64::MAX);
-        let patience = i64::try_from(self.settings.timeout.as_millis()).unwrap_or(i64::MAX);
+        let patience = self.settings.patience();
         let sent = Clock::machine().now();
         let rows = client
             .query_typed(
@@ -412,11 +435,52 @@ impl Listener {
             };
             Some((number, what))
         });
-        ears.find(now, found.collect());
+        ears.find(now, *began.get_or_insert(now), found.collect());
         // Whoever counted as dead may have been passed over.
         if !cell::<bool>(first, 0)? {
             ears.waiters.ring_all();
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offer_at(granted_at: u64) -> Heard {
+        Heard::Granted(HandedOver {
+            token: FencingToken::new(1).unwrap(),
+            offer: Duration::from_millis(500),
+            granted_at,
+        })
+    }
+
+    #[test]
+    fn messages_that_never_come_are_asked_for_and_those_lost_by_accident_are_not() {
+        let (need, _needed) = mpsc::channel(1);
+        let ears = Ears::new(need, false).unwrap();
+        let number = ears.waiters.expect_next(ClaimId::random().unwrap());
+        let second = 1_000_000;
+        for nth in 10..20 {
+            // Sent while nobody listened.
+            let (now, sent) = (nth * second, nth * second - 200_000);
+            ears.find(now, now, vec![(number, offer_at(sent))]);
+            assert!(!ears.polls());
+        }
+        for nth in 20..30 {
+            let (now, sent) = (nth * second, nth * second - 200_000);
+            ears.find(now, second, vec![(number, offer_at(sent))]);
+            ears.hear(&format!("granted:{number}:1:500:{now}"));
+            assert!(!ears.polls());
+            // Until what was heard is forgotten.
+            ears.find(now, second, Vec::new());
+            ears.find(now, second, Vec::new());
+        }
+        for nth in 30..32 {
+            let (now, sent) = (nth * second, nth * second - 200_000);
+            ears.find(now, second, vec![(number, offer_at(sent))]);
+        }
+        assert!(ears.polls());
     }
 }

@@ -48,6 +48,7 @@ pub(crate) fn of_call(cause: Cause) -> Error {
         "LH001" => unfit("its transactions are not read committed by default").advise(
             "ALTER ROLE … SET default_transaction_isolation = 'read committed' for the user of this URL",
         ),
+        "LH002" => newer_layout(message),
         "55P03" => Error::new(
             ErrorKind::Unreachable,
             "another transaction keeps leasehold's tables locked",
@@ -117,6 +118,7 @@ pub(crate) fn of_connection(cause: Cause) -> Error {
             .advise("try again in a moment")
         } else if said.code().code() == "42501" {
             Error::new(ErrorKind::Denied, message)
+                .advise("GRANT CONNECT ON DATABASE … TO the user of this URL")
         } else if said.code().code() == "08P01" {
             // A pooler says everything so.
             match message.contains("authentication") || message.contains("password") {
@@ -160,6 +162,26 @@ pub(crate) fn of_connection(cause: Cause) -> Error {
     error.caused_by(cause)
 }
 
+/// An error of the first connection: whoever is at that address may be no server of this kind.
+pub(crate) fn of_greeting(cause: Cause) -> Error {
+    let said = told(&cause);
+    let is_babble = cause.as_db_error().is_none()
+        && [
+            "bytes remaining",
+            "invalid message",
+            "unexpected message",
+            "unknown message",
+        ]
+        .iter()
+        .any(|sign| said.contains(sign));
+    match is_babble {
+        true => unfit(format!("that is not a PostgreSQL server: {said}"))
+            .advise("see that the address and the port are right")
+            .caused_by(cause),
+        false => of_connection(cause),
+    }
+}
+
 /// An error while waiting for one of the connections.
 pub(crate) fn of_pool(cause: PoolError, size: usize) -> Error {
     match cause {
@@ -191,6 +213,10 @@ pub(crate) fn no_answer_in_time() -> Error {
 pub(crate) fn read_only() -> Error {
     unfit("the server is read-only: a standby, or default_transaction_read_only is on")
         .advise("connect to the primary, or let the user of this URL write")
+}
+
+pub(crate) fn newer_layout(what: String) -> Error {
+    unfit(what).advise("use a newer leasehold, or another schema: ?schema=")
 }
 
 pub(crate) fn unfit(what: impl Into<String>) -> Error {

@@ -91,13 +91,13 @@ async fn ask(settings: &Settings) -> Result<(Vec<Row>, Option<u16>)> {
                     invalid(format!("{host:?} is no name for a certificate: {cause}"))
                 })?;
             let connected = server.connect_raw(stream, tls).await;
-            let (client, connection) = connected.map_err(failure::of_connection)?;
+            let (client, connection) = connected.map_err(failure::of_greeting)?;
             tokio::spawn(connection);
             (client, Some(mine))
         }
         _ => {
             let connected = server.connect(tls).await;
-            let (client, connection) = connected.map_err(failure::of_connection)?;
+            let (client, connection) = connected.map_err(failure::of_greeting)?;
             tokio::spawn(connection);
             (client, None)
         }

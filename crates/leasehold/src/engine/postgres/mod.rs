@@ -172,7 +172,9 @@ impl Shared {
     /// Before a claim can queue, someone must listen: the server passes over whom nobody listens for.
     async fn queue(&self, claim: &Claim) -> Result<Attempt> {
         let number = self.ears.waiters.expect_next(claim.id);
-        let queued = match self.ears.listening(self.server.settings().timeout).await {
+        // It may be at it already, to no avail.
+        let patience = self.server.settings().limit() * 2;
+        let queued = match self.ears.listening(patience).await {
             Ok(()) => self.attempt(claim, Some(number)).await,
             Err(error) => Err(error),
         };

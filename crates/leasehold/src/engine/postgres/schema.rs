@@ -34,10 +34,9 @@ pub(crate) async fn ensure(server: &Server) -> Result<()> {
     match found(server).await? {
         Some(LAYOUT) => return Ok(()),
         Some(newer) if newer > LAYOUT => {
-            return Err(failure::unfit(format!(
+            return Err(failure::newer_layout(format!(
                 "the tables have layout {newer}, and this version of leasehold knows {LAYOUT}"
-            ))
-            .advise("use a newer leasehold, or another schema: ?schema="));
+            )));
         }
         Some(_) | None => {}
     }

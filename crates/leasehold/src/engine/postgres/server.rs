@@ -28,6 +28,8 @@ pub(crate) enum Lane {
 pub(crate) struct Call {
     pub(crate) sql: String,
     pub(crate) types: &'static [Type],
+    /// Whether to do it twice is as good as once.
+    pub(crate) may_repeat: bool,
 }
 
 /// What came back.
@@ -58,9 +60,6 @@ impl std::fmt::Debug for Server {
 
 /// How often a call that was rolled back is made again at most.
 const TRIES: u32 = 20;
-
-/// How much longer than the server to wait.
-const GRACE: Duration = Duration::from_millis(500);
 
 impl Server {
     pub(crate) fn new(settings: &Settings) -> Result<Self> {
@@ -99,9 +98,7 @@ impl Server {
 
     /// For how long the server may wait for others, in its own unit.
     pub(crate) fn patience(&self) -> i64 {
-        i64::try_from(self.settings.timeout.as_millis())
-            .unwrap_or(i64::MAX)
-            .clamp(1, i32::MAX.into())
+        self.settings.patience()
     }
 
     pub(crate) async fn connection(&self, lane: Lane) -> Result<Object> {
@@ -113,8 +110,8 @@ impl Server {
         got.map_err(|cause| failure::of_pool(cause, pool.status().max_size))
     }
 
-    /// Calls a function; again if it was rolled back for no fault of its own, or if the connection was lost: all of
-    /// them may be called twice.
+    /// Calls a function; again if it was rolled back for no fault of its own, or if the connection was lost and it may
+    /// be called twice.
     pub(crate) async fn call(
         &self,
         lane: Lane,
@@ -133,7 +130,7 @@ impl Server {
             let connection = InUse(Some(connection));
             let prepared = self.prepares.load(Ordering::Relaxed);
             let asked = query(connection.get()?, call, parameters, prepared);
-            let limit = self.settings.timeout + GRACE;
+            let limit = self.settings.limit();
             let Ok(answer) = tokio::time::timeout(limit, asked).await else {
                 if let Some(connection) = connection.done() {
                     self.discard(connection);
@@ -154,7 +151,7 @@ impl Server {
                     self.stop_preparing();
                     drop(connection.map(Object::take));
                 }
-                Remedy::Reconnect if reconnected < 2 => {
+                Remedy::Reconnect if call.may_repeat && reconnected < 2 => {
                     reconnected += 1;
                     drop(connection.map(Object::take));
                     doubt = Some(failure::of_call(cause));
@@ -170,7 +167,7 @@ impl Server {
         let connection = self.connection(lane).await?;
         self.sent.fetch_add(1, Ordering::Relaxed);
         let asked = connection.query_typed(query, &[]);
-        match tokio::time::timeout(self.settings.timeout + GRACE, asked).await {
+        match tokio::time::timeout(self.settings.limit(), asked).await {
             Ok(asked) => Ok(asked),
             Err(_) => {
                 self.discard(connection);

@@ -70,12 +70,26 @@ pub(crate) enum Trust {
     File(String),
 }
 
+/// How much longer than the server to wait, so that it can say itself why it gave up.
+const GRACE: Duration = Duration::from_millis(500);
+
 impl Settings {
+    /// For how long the server may wait for others, in its own unit.
+    pub(crate) fn patience(&self) -> i64 {
+        i64::try_from(self.timeout.as_millis())
+            .unwrap_or(i64::MAX)
+            .clamp(1, i32::MAX.into())
+    }
+
+    /// When to stop waiting for an answer.
+    pub(crate) fn limit(&self) -> Duration {
+        self.timeout + GRACE
+    }
+
     pub(crate) fn from_url(url: &EngineUrl) -> Result<Self> {
         let schema = url.option("schema").unwrap_or(DEFAULT_SCHEMA).to_owned();
         check_schema(&schema)?;
-        let five_seconds = Duration::from_secs(5);
-        let connect_timeout = url.duration("connect_timeout")?.unwrap_or(five_seconds);
+        let connect_timeout = patience(url, "connect_timeout")?;
         let (mode, trust) = tls(url)?;
         let mut server = login(url, mode, connect_timeout);
         let mut listen = server.clone();
@@ -97,7 +111,7 @@ impl Settings {
             location: url.to_string(),
             schema,
             pool: pool_size(url)?,
-            timeout: url.duration("timeout")?.unwrap_or(five_seconds),
+            timeout: patience(url, "timeout")?,
             connect_timeout,
             trust,
             pooler: match url.option("pooler") {
@@ -110,6 +124,15 @@ impl Settings {
                 }
             },
         })
+    }
+}
+
+fn patience(url: &EngineUrl, option: &str) -> Result<Duration> {
+    let time = url.duration(option)?.unwrap_or(Duration::from_secs(5));
+    match time < Duration::from_millis(1) {
+        true => Err(invalid(format!("the option {option} is too short"))
+            .advise("give a millisecond at least")),
+        false => Ok(time),
     }
 }
 
@@ -194,7 +217,11 @@ pub(crate) fn check_schema(name: &str) -> Result<()> {
     let begins_well = letters
         .next()
         .is_some_and(|first| first.is_ascii_alphabetic() || first == b'_');
+    let is_the_servers = name
+        .get(..3)
+        .is_some_and(|first| first.eq_ignore_ascii_case("pg_"));
     if begins_well
+        && !is_the_servers
         && name.len() <= 63
         && letters.all(|letter| letter.is_ascii_alphanumeric() || letter == b'_')
     {
@@ -202,7 +229,7 @@ pub(crate) fn check_schema(name: &str) -> Result<()> {
     }
     Err(
         invalid(format!("{name:?} cannot be the name of the schema"))
-            .advise("use letters, digits and _, not beginning with a digit, 63 at most"),
+            .advise("use letters, digits and _, not beginning with a digit or pg_, 63 at most"),
     )
 }
 
@@ -219,7 +246,18 @@ mod tests {
         for fine in ["leasehold", "_a1", "My_Locks", &"x".repeat(63)] {
             assert!(check_schema(fine).is_ok(), "{fine}");
         }
-        for bad in ["", "1a", "a-b", "a.b", "a\"b", "a$$b", "é", &"x".repeat(64)] {
+        for bad in [
+            "",
+            "1a",
+            "a-b",
+            "a.b",
+            "a\"b",
+            "a$$b",
+            "é",
+            "pg_a",
+            "PG_a",
+            &"x".repeat(64),
+        ] {
             assert!(check_schema(bad).is_err(), "{bad}");
         }
     }

@@ -52,7 +52,10 @@ DECLARE
   v_listener record;
 BEGIN
   SELECT in_session, alive_until <= p_now AS is_late INTO v_listener FROM leasehold.listeners WHERE id = p_listener;
-  IF NOT FOUND OR (v_listener.in_session AND pg_try_advisory_xact_lock_shared(hashtextextended(p_listener, 0))) THEN
+  -- Its own session could take that lock once more.
+  IF NOT FOUND OR (v_listener.in_session AND current_setting('leasehold_beat.listener', true) IS DISTINCT FROM p_listener
+    AND pg_try_advisory_xact_lock_shared(hashtextextended(p_listener, 0)))
+  THEN
     RETURN NULL;
   END IF;
   IF v_listener.is_late THEN
@@ -68,21 +71,29 @@ BEGIN
 END
 $$;
 
--- Removes holders whose time is over. One that was handed the lock and did not hear of it in time, but is alive, goes to the
--- end of the queue and is told to look.
+-- What becomes of one that was handed the lock and is not known to have heard of it: it is told to look, and has a place at the end
+-- of the queue that counts once it asks again. It may have heard, and have lost the lock since.
+CREATE OR REPLACE FUNCTION leasehold.put_back(p_gone leasehold.holders, p_now timestamptz) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+  IF p_gone.offered AND leasehold.offer_to(p_gone.listener, p_now) IS NOT NULL THEN
+    INSERT INTO leasehold.waiters (name, claim, mode, ttl, since, listener, number, look_at, lapsed, owner, host, pid, reason)
+    VALUES (p_gone.name, p_gone.claim, p_gone.mode, p_gone.ttl, p_now, p_gone.listener, p_gone.number, p_now, true,
+      p_gone.owner, p_gone.host, p_gone.pid, p_gone.reason)
+    ON CONFLICT DO NOTHING;
+    PERFORM pg_notify(p_gone.listener, concat_ws(':', 'look', p_gone.number, 0));
+  END IF;
+END
+$$;
+
+-- Removes holders whose time is over.
 CREATE OR REPLACE FUNCTION leasehold.expire(p_name text, p_now timestamptz) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
-  v_gone record;
+  v_gone leasehold.holders;
 BEGIN
   FOR v_gone IN DELETE FROM leasehold.holders h WHERE h.name = p_name AND h.expires_at <= p_now RETURNING h.* LOOP
-    IF v_gone.offered AND leasehold.offer_to(v_gone.listener, p_now) IS NOT NULL THEN
-      INSERT INTO leasehold.waiters (name, claim, mode, ttl, since, listener, number, look_at, owner, host, pid, reason)
-      VALUES (p_name, v_gone.claim, v_gone.mode, v_gone.ttl, v_gone.since, v_gone.listener, v_gone.number, p_now,
-        v_gone.owner, v_gone.host, v_gone.pid, v_gone.reason)
-      ON CONFLICT DO NOTHING;
-      PERFORM pg_notify(v_gone.listener, concat_ws(':', 'look', v_gone.number, 0));
-    END IF;
+    PERFORM leasehold.put_back(v_gone, p_now);
   END LOOP;
 END
 $$;
@@ -105,7 +116,7 @@ DECLARE
 BEGIN
   SELECT count(*), min(mode) INTO v_held, v_held_mode FROM leasehold.holders WHERE name = p_name;
   LOOP
-    SELECT * INTO v_waiter FROM leasehold.waiters w WHERE w.name = p_name ORDER BY w.place LIMIT 1;
+    SELECT * INTO v_waiter FROM leasehold.waiters w WHERE w.name = p_name AND NOT w.lapsed ORDER BY w.place LIMIT 1;
     EXIT WHEN NOT FOUND;
     v_offer := CASE v_waiter.claim WHEN p_own THEN v_waiter.ttl ELSE leasehold.offer_to(v_waiter.listener, p_now) END;
     IF v_offer IS NOT NULL THEN
@@ -169,7 +180,7 @@ BEGIN
         SELECT h.mode FROM leasehold.holders h WHERE h.name = p_name
         UNION ALL
         SELECT w.mode FROM leasehold.waiters w JOIN leasehold.listeners l ON l.id = w.listener
-        WHERE w.name = p_name AND l.alive_until > v_now
+        WHERE w.name = p_name AND NOT w.lapsed AND l.alive_until > v_now
       ) there WHERE there.mode > 0 AND there.mode <> p_mode LIMIT 1;
       IF FOUND THEN
         outcome := 'mismatch';
@@ -180,8 +191,9 @@ BEGIN
     IF p_listener IS NOT NULL THEN
       INSERT INTO leasehold.waiters AS w (name, claim, mode, ttl, since, listener, number, owner, host, pid, reason)
       VALUES (p_name, p_claim, p_mode, p_ttl, v_now, p_listener, p_number, p_owner, p_host, p_pid, p_reason)
-      ON CONFLICT (name, claim) DO UPDATE SET listener = excluded.listener, number = excluded.number, ttl = excluded.ttl
-      WHERE (w.listener, w.number, w.ttl) IS DISTINCT FROM (excluded.listener, excluded.number, excluded.ttl);
+      ON CONFLICT (name, claim) DO UPDATE
+      SET listener = excluded.listener, number = excluded.number, ttl = excluded.ttl, lapsed = false
+      WHERE w.lapsed OR (w.listener, w.number, w.ttl) IS DISTINCT FROM (excluded.listener, excluded.number, excluded.ttl);
     END IF;
     v_handed_over := leasehold.admit(p_name, v_stripe, v_now, p_claim, NULL);
     SELECT h.token INTO token FROM leasehold.holders h WHERE h.name = p_name AND h.claim = p_claim;
@@ -191,7 +203,7 @@ BEGIN
     END IF;
     SELECT count(*), min(h.mode), ceil(extract(epoch FROM min(h.expires_at) - v_now) * 1000)
     INTO holders, v_held_mode, left_ms FROM leasehold.holders h WHERE h.name = p_name;
-    SELECT count(*) INTO rank FROM leasehold.waiters w WHERE w.name = p_name AND (p_listener IS NULL OR w.place <
+    SELECT count(*) INTO rank FROM leasehold.waiters w WHERE w.name = p_name AND NOT w.lapsed AND (p_listener IS NULL OR w.place <
       (SELECT mine.place FROM leasehold.waiters mine WHERE mine.name = p_name AND mine.claim = p_claim));
     v_waits := p_listener IS NOT NULL OR rank > 0 OR NOT (holders = 0
       OR (p_mode <> 0 AND v_held_mode = p_mode AND (p_mode = -1 OR holders < p_mode)));
@@ -281,7 +293,7 @@ BEGIN
     IF v_renewed.cut_short THEN
       UPDATE leasehold.waiters w SET look_at = v_now + v_renewed.ttl * interval '1 millisecond'
       WHERE w.name = v_renewed.name
-        AND w.place = (SELECT min(f.place) FROM leasehold.waiters f WHERE f.name = v_renewed.name)
+        AND w.place = (SELECT min(f.place) FROM leasehold.waiters f WHERE f.name = v_renewed.name AND NOT f.lapsed)
       RETURNING pg_notify(w.listener, concat_ws(':', 'look', w.number, v_renewed.ttl))::text INTO v_told;
     END IF;
     nth := v_renewed.nth;
@@ -297,13 +309,16 @@ LANGUAGE plpgsql AS $$
 DECLARE
   v_stripe integer := leasehold.stripe(p_name);
   v_now timestamptz;
-  v_held boolean;
+  v_held boolean := false;
+  v_gone leasehold.holders;
 BEGIN
   PERFORM leasehold.take_turn(v_stripe, p_patience);
   PERFORM leasehold.durably();
   v_now := clock_timestamp();
-  v_held := EXISTS (SELECT FROM leasehold.holders WHERE name = p_name AND expires_at > v_now);
-  DELETE FROM leasehold.holders WHERE name = p_name;
+  FOR v_gone IN DELETE FROM leasehold.holders WHERE name = p_name RETURNING * LOOP
+    v_held := v_held OR v_gone.expires_at > v_now;
+    PERFORM leasehold.put_back(v_gone, v_now);
+  END LOOP;
   PERFORM leasehold.admit(p_name, v_stripe, v_now, NULL, NULL);
   RETURN v_held;
 END
@@ -323,6 +338,7 @@ BEGIN
   END IF;
   PERFORM set_config('lock_timeout', p_patience::text, true);
   PERFORM leasehold.durably();
+  PERFORM set_config('leasehold_beat.listener', p_listener, true);
   now_us := leasehold.micros(v_now);
   SELECT l.alive_until > v_now AND NOT l.passed_over INTO was_alive
   FROM leasehold.listeners l WHERE l.id = p_listener FOR UPDATE;
@@ -360,8 +376,8 @@ BEGIN
   DELETE FROM leasehold.holders WHERE (name, claim) IN (
     SELECT h.name, h.claim FROM leasehold.holders h
     WHERE h.expires_at < v_now - interval '10 seconds' LIMIT 10000 FOR UPDATE SKIP LOCKED);
-  DELETE FROM leasehold.waiters w WHERE w.since < v_now - interval '10 seconds' AND NOT EXISTS (
-    SELECT FROM leasehold.listeners l WHERE l.id = w.listener AND l.alive_until > v_now - interval '10 seconds');
+  DELETE FROM leasehold.waiters w WHERE w.since < v_now - interval '10 seconds' AND (w.lapsed OR NOT EXISTS (
+    SELECT FROM leasehold.listeners l WHERE l.id = w.listener AND l.alive_until > v_now - interval '10 seconds'));
   DELETE FROM leasehold.listeners WHERE id IN (
     SELECT l.id FROM leasehold.listeners l
     WHERE l.alive_until < v_now - interval '1 minute' FOR UPDATE SKIP LOCKED);

@@ -19,6 +19,18 @@ CREATE TABLE IF NOT EXISTS leasehold.layout (
   only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row)
 );
 
+-- A newer version may have been here in the meantime.
+DO $$
+DECLARE
+  v_newer integer;
+BEGIN
+  SELECT version INTO v_newer FROM leasehold.layout WHERE version > 1;
+  IF FOUND THEN
+    RAISE EXCEPTION 'the tables have layout %, and this is layout 1', v_newer USING ERRCODE = 'LH002';
+  END IF;
+END
+$$;
+
 -- The greatest token given in each stripe: storage does not grow with the number of names.
 CREATE TABLE IF NOT EXISTS leasehold.tokens (
   stripe integer PRIMARY KEY,
@@ -58,6 +70,7 @@ CREATE UNLOGGED TABLE IF NOT EXISTS leasehold.waiters (
   listener text NOT NULL,
   number bigint NOT NULL,
   look_at timestamptz,                 -- it has less to wait for than it thinks
+  lapsed boolean NOT NULL DEFAULT false, -- it was handed the lock and said nothing: not in the queue until it asks again
   owner text NOT NULL,
   host text NOT NULL,
   pid bigint NOT NULL,

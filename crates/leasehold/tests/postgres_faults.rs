@@ -1,0 +1,250 @@
+//! One real server, sixteen clients, and what can go wrong.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod support;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use leasehold::conformance::history::Violation;
+use leasehold::{ErrorKind, LeaseState, Locks, LossReason};
+use support::bent_clock::BentClock;
+use support::crowd::Crowd;
+use support::pgbouncer::PgBouncer;
+use support::postgres_server::{PostgresServer, Stop};
+use tokio::task::{JoinHandle, JoinSet};
+
+const fn ms(count: u64) -> Duration {
+    Duration::from_millis(count)
+}
+
+/// On a loaded machine.
+const PATIENCE: Duration = ms(20_000);
+const TTL: Duration = ms(1000);
+
+fn few_connections(url: &str) -> String {
+    format!("{url}?pool=2&timeout=2s&connect_timeout=2s")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_are_ended_again_and_again_in_every_state() {
+    let server = PostgresServer::start();
+    let url = few_connections(&server.url());
+    let crowd = Crowd::start(&url, TTL).await;
+    let ours = "application_name = 'leasehold'";
+    let mut ended = 0;
+    for which in [
+        "state = 'idle'",
+        "state = 'active'",
+        "query LIKE '%beat(%'",
+        "random() < 0.3",
+        "true",
+    ] {
+        for _ in 0..2 {
+            crowd.goes_on(10, PATIENCE).await;
+            let count = server.sql(&format!(
+                "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE {ours} AND {which}"
+            ));
+            ended += count.parse::<usize>().unwrap();
+        }
+    }
+    crowd.goes_on(50, PATIENCE).await;
+    // It shares what the crowd knows of this place.
+    let warnings = Locks::connect(&url).await.unwrap().warnings();
+    let gave_up = warnings
+        .iter()
+        .any(|warning| warning.contains("no messages"));
+    crowd.ends_well("connections ended", ended).await;
+    assert!(
+        !gave_up,
+        "messages that were lost with their connection count"
+    );
+    assert!(ended > 10, "{ended}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_server_is_restarted_under_load() {
+    let server = PostgresServer::with(&["fsync=on"]);
+    let crowd = Crowd::start(&few_connections(&server.url()), TTL).await;
+    for how in [Stop::Fast, Stop::Immediate, Stop::Kill] {
+        crowd.goes_on(30, PATIENCE).await;
+        server.stop(how);
+        server.revive();
+    }
+    crowd.goes_on(50, PATIENCE).await;
+    crowd.ends_well("restarted, crashed", 3).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pooler_is_killed_and_comes_back() {
+    let server = PostgresServer::start();
+    let pooler = PgBouncer::before(&server, 10);
+    let crowd = Crowd::start(&few_connections(&pooler.url()), TTL).await;
+    for _ in 0..3 {
+        crowd.goes_on(30, PATIENCE).await;
+        pooler.kill();
+        tokio::time::sleep(ms(200)).await;
+        pooler.revive();
+    }
+    crowd.goes_on(50, PATIENCE).await;
+    crowd.ends_well("pooler killed", 3).await;
+}
+
+fn with_a_bent_clock() -> (PostgresServer, BentClock) {
+    let clock = BentClock::off_by(0);
+    (PostgresServer::within(&[], &clock.environment()), clock)
+}
+
+/// Locks then expire late; nobody is let in too soon.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clock_that_steps_back_breaks_nothing() {
+    let (server, clock) = with_a_bent_clock();
+    let crowd = Crowd::start(&few_connections(&server.url()), TTL).await;
+    let now = || -> f64 {
+        let said = server.sql("SELECT extract(epoch FROM clock_timestamp())");
+        said.parse().unwrap()
+    };
+    let before = now();
+    for seconds in [-2, -60, -3600] {
+        crowd.goes_on(50, PATIENCE).await;
+        clock.step_to(seconds);
+    }
+    assert!(now() < before - 3000.0, "the clock was not bent");
+    crowd.goes_on(100, PATIENCE).await;
+    crowd.ends_well("clock back", 3).await;
+}
+
+/// Locks expire early, so two may hold one for a moment, and the earlier of them may enter last. Everyone goes on, and tokens rise with
+/// every grant.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clock_that_steps_forward_never_turns_tokens_back() {
+    let (server, clock) = with_a_bent_clock();
+    let crowd = Crowd::start(&few_connections(&server.url()), TTL).await;
+    for seconds in [2, 60, 3600, 0, 7200] {
+        crowd.goes_on(50, PATIENCE).await;
+        clock.step_to(seconds);
+    }
+    crowd.goes_on(100, PATIENCE).await;
+    for violation in crowd.end("clock forward", 5, Vec::new()).await {
+        if let Violation::TokenFell { earlier, later, .. } = &violation {
+            let beside = later.entered.since(earlier.entered) < TTL;
+            assert!(beside, "not only a matter of early expiry: {violation}");
+        }
+    }
+    let locks = Locks::connect(server.url()).await.unwrap();
+    let mut last = None;
+    for seconds in [0, 3600, -3600, 60, -60, 0] {
+        clock.step_to(seconds);
+        let lease = locks.lock("z").acquire().await.unwrap();
+        assert!(Some(lease.token()) > last, "{seconds} s");
+        last = Some(lease.token());
+        lease.release().await.unwrap();
+    }
+}
+
+/// Two connections, a hundred that wait, and others whose leases must be renewed meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn with_two_connections_renewals_do_not_wait_behind_attempts() {
+    let server = PostgresServer::start();
+    let url = format!("{}?pool=2&timeout=20s", server.url());
+    let locks = Locks::connect(url).await.unwrap();
+    let mut held = Vec::new();
+    for nth in 0..5 {
+        let request = locks.lock(format!("held/{nth}")).ttl(ms(2000));
+        held.push(request.acquire().await.unwrap());
+    }
+    let mut waiting = JoinSet::new();
+    for _ in 0..100 {
+        let locks = locks.clone();
+        waiting.spawn(async move {
+            for _ in 0..3 {
+                let lease = locks.lock("x").wait_forever().acquire().await.unwrap();
+                tokio::time::sleep(ms(5)).await;
+                lease.release().await.unwrap();
+            }
+        });
+    }
+    let began = Instant::now();
+    while !waiting.is_empty() {
+        assert!(began.elapsed() < PATIENCE * 2, "{} wait", waiting.len());
+        let _ = tokio::time::timeout(ms(50), waiting.join_next()).await;
+        for lease in &held {
+            assert!(lease.is_valid(), "{:?}", lease.state());
+        }
+    }
+    println!(
+        "two connections: 300 visits of 100 in {:?}",
+        began.elapsed()
+    );
+    assert!(began.elapsed() > ms(1000), "too soon for a renewal");
+}
+
+/// A user's transaction that keeps a table locked, for so long.
+async fn locked_for(server: &Arc<PostgresServer>, table: &str, seconds: u64) -> JoinHandle<()> {
+    let lock = format!(
+        "BEGIN; LOCK TABLE leasehold.{table} IN ACCESS EXCLUSIVE MODE; SELECT pg_sleep({seconds}); COMMIT"
+    );
+    let server = Arc::clone(server);
+    let locking = Arc::clone(&server);
+    let locked = tokio::task::spawn_blocking(move || {
+        locking.sql(&lock);
+    });
+    let is_locked = "SELECT count(*) FROM pg_locks WHERE mode = 'AccessExclusiveLock' AND granted \
+                     AND relation IS NOT NULL";
+    while server.sql(is_locked) == "0" {
+        tokio::time::sleep(ms(20)).await;
+    }
+    locked
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tables_that_are_locked_for_a_while() {
+    let server = Arc::new(PostgresServer::start());
+    let impatient = format!("{}?timeout=1s", server.url());
+    let impatient = Locks::connect(impatient).await.unwrap();
+    let patient = format!("{}?timeout=20s", server.url());
+    let patient = Locks::connect(patient).await.unwrap();
+    for table in ["holders", "waiters", "listeners", "tokens"] {
+        let taken = impatient.lock("y").ttl(ms(60_000)).acquire().await.unwrap();
+        let short = patient.lock("a").ttl(ms(1500)).acquire().await.unwrap();
+        let long = impatient.lock("b").ttl(ms(60_000)).acquire().await.unwrap();
+        let locked = locked_for(&server, table, 4).await;
+        let began = Instant::now();
+
+        let free = patient.lock("c");
+        let free = tokio::spawn(async move { free.acquire().await });
+        let refused = match table {
+            // Only who waits needs these.
+            "listeners" => impatient.lock("y").acquire().await,
+            _ => impatient.lock("d").acquire().await,
+        };
+        if let Err(error) = refused {
+            assert_eq!(error.kind(), ErrorKind::Unreachable, "{table}: {error}");
+            assert!(error.advice().is_some(), "{table}: {error}");
+            assert!(began.elapsed() < ms(3900), "{table}: {:?}", began.elapsed());
+        } else {
+            panic!("{table} was not locked");
+        }
+        if table == "holders" {
+            let reason = tokio::time::timeout(ms(3500), short.lost()).await;
+            let reason = reason.expect("lost in time");
+            assert!(matches!(reason, LossReason::Expired { .. }), "{reason:?}");
+            let unsure = long.renew().await.unwrap_err();
+            assert_eq!(unsure.kind(), ErrorKind::Unreachable, "{unsure}");
+            assert_eq!(long.state(), LeaseState::Uncertain);
+        } else {
+            assert!(short.is_valid(), "renewals need no {table}");
+        }
+        locked.await.unwrap();
+        free.await.unwrap().unwrap().release().await.unwrap();
+        long.renew().await.unwrap();
+        assert_eq!(long.state(), LeaseState::Held, "{table}");
+        long.release().await.unwrap();
+        taken.release().await.unwrap();
+        drop(short);
+        patient.settle().await;
+        let again = impatient.lock("d").wait(PATIENCE).acquire().await.unwrap();
+        again.release().await.unwrap();
+    }
+}
