@@ -27,14 +27,14 @@ use crate::token::wall_clock_micros;
 const AT_ONCE: usize = 100;
 
 /// How long the first in line has to take the lock once it can.
-pub(super) const GRACE: Duration = Duration::from_millis(300);
+pub(super) const GRACE: Duration = Duration::from_millis(600);
 
 /// For how long the first in line relies on the lock unwritten, since it was surely not its turn: less than [`GRACE`], for
 /// clocks that run apart.
-const UNWRITTEN: Duration = Duration::from_millis(250);
+const UNWRITTEN: Duration = Duration::from_millis(500);
 
 /// What is not worth relying on.
-const TOO_SHORT: Duration = Duration::from_millis(120);
+const TOO_SHORT: Duration = Duration::from_millis(200);
 
 /// Who has the lock for longer than this writes that down.
 const BRIEF: Duration = Duration::from_millis(20);
