@@ -1,6 +1,6 @@
 //! `zookeepers://` on a real server with a secure port, with certificates made for the test.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod support;
 

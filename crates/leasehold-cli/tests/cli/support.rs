@@ -8,8 +8,12 @@ pub mod bent_clock;
 pub mod deployment;
 #[path = "../../../leasehold/tests/support/etcd_cluster.rs"]
 pub mod etcd_cluster;
+#[path = "../../../leasehold/tests/support/etcd_links.rs"]
+pub mod etcd_links;
 #[path = "../../../leasehold/tests/support/postgres_server.rs"]
 pub mod postgres_server;
+#[path = "../../../leasehold/tests/support/proxy.rs"]
+pub mod proxy;
 #[path = "../../../leasehold/tests/support/redis_server.rs"]
 pub mod redis_server;
 #[path = "../../../leasehold/tests/support/zookeeper_cluster.rs"]
