@@ -101,7 +101,7 @@ async fn urls_that_cannot_be_meant() {
             "zookeepers://a?ca=/no/such/file".to_owned(),
             "cannot be read",
         ),
-        (format!("zookeepers://a?ca={file}"), "cannot be used"),
+        (format!("zookeepers://a?ca={file}"), "no certificates"),
         (
             "zookeepers://a?cert=/no/such/file".to_owned(),
             "go together",

@@ -6,6 +6,7 @@ use leasehold::{ErrorKind, Locks, Result};
 
 use super::support::deployment::Deployment;
 use super::support::etcd_cluster::EtcdCluster;
+use super::support::mariadb_server::MariadbServer;
 use super::support::postgres_server::PostgresServer;
 use super::support::redis_server::RedisServer;
 use super::support::zookeeper_cluster::ZooKeeperCluster;
@@ -30,6 +31,8 @@ pub(crate) async fn all() -> Vec<Arc<Place>> {
     let zookeeper_url = format!("{}?session_timeout=3s&timeout=10s", zookeeper.url());
     let postgres = PostgresServer::start();
     let postgres_url = format!("{}?pool=4&timeout=20s&connect_timeout=20s", postgres.url());
+    let mariadb = MariadbServer::start();
+    let mariadb_url = format!("{}?pool=4&timeout=20s&connect_timeout=20s", mariadb.url());
     vec![
         Place::of("memory:".to_owned(), ()).await,
         Place::of(file, folder).await,
@@ -38,6 +41,7 @@ pub(crate) async fn all() -> Vec<Arc<Place>> {
         Place::of(etcd.url(), etcd).await,
         Place::of(zookeeper_url, zookeeper).await,
         Place::of(postgres_url, postgres).await,
+        Place::of(mariadb_url, mariadb).await,
     ]
 }
 
