@@ -45,7 +45,7 @@ pub mod raw;
 pub mod redis;
 #[cfg(feature = "redis")]
 pub mod redlock;
-#[cfg(feature = "mysql")]
+#[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) mod rows;
 #[cfg(all(feature = "sqlite", unix))]
 pub mod sqlite;

@@ -78,3 +78,16 @@ fn at_least_keeps_a_lock_after_a_quick_command() {
         .unwrap();
     assert!((30_000..=60_000).contains(&left), "{left}");
 }
+
+/// To switch a new file to WAL, SQLite needs it alone for a moment, and may say that it is busy without waiting.
+#[test]
+fn many_processes_may_open_a_new_file_at_once() {
+    for _ in 0..10 {
+        let place = Place::new();
+        let all: Vec<_> = (0..16).map(|_| place.start(&["list"])).collect();
+        for one in all {
+            let done = one.wait();
+            assert_eq!((done.code, done.stderr.as_str()), (0, ""));
+        }
+    }
+}

@@ -10,6 +10,7 @@ use crate::engine::{Contention, LockInfo};
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::name::LockName;
 use crate::token::FencingToken;
+use crate::url::EngineUrl;
 
 /// Those who are not next look again this much later than the one who is.
 const NEXT_IN_LINE: Duration = Duration::from_millis(50);
@@ -106,4 +107,19 @@ pub(crate) fn same(error: &Error) -> Error {
 
 pub(crate) fn interrupted() -> Error {
     Error::new(ErrorKind::Unexpected, "the runtime is shutting down").of_unknown_effect()
+}
+
+/// How many connections: two at least, since what ends and what is renewed never waits behind what begins.
+pub(crate) fn pool_size(url: &EngineUrl) -> Result<usize> {
+    let Some(text) = url.option("pool") else {
+        return Ok(8);
+    };
+    let size = text.parse().ok().filter(|size| (2..=1000).contains(size));
+    size.ok_or_else(|| {
+        Error::new(
+            ErrorKind::InvalidConfig,
+            format!("the option pool={text} cannot be used"),
+        )
+        .advise("give a whole number from 2 to 1000")
+    })
 }

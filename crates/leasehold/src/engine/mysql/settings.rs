@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use mysql_async::{Opts, OptsBuilder, SslOpts};
 
+use crate::engine::rows::pool_size;
 use crate::error::{Error, ErrorKind, Result};
 use crate::url::EngineUrl;
 
@@ -152,20 +153,6 @@ fn tls(url: &EngineUrl) -> Result<Tls> {
         other => Err(invalid(format!("the option sslmode={other} is not known"))
             .advise("use disable, prefer, require or verify-full")),
     }
-}
-
-/// Two at least: what ends and what is renewed never waits behind what begins.
-fn pool_size(url: &EngineUrl) -> Result<usize> {
-    let Some(text) = url.option("pool") else {
-        return Ok(8);
-    };
-    text.parse()
-        .ok()
-        .filter(|size| (2..=1000).contains(size))
-        .ok_or_else(|| {
-            invalid(format!("the option pool={text} cannot be used"))
-                .advise("give a whole number from 2 to 1000")
-        })
 }
 
 /// The name stands in the text of procedures: only what needs no escape anywhere.

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use sha2::{Digest, Sha256};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::failure;
 use super::server::{Call, cell};
 use crate::claim::{Claim, ClaimId, Mode};
-use crate::error::{Error, ErrorKind, Result};
+use crate::engine::rows::{signature, token};
+use crate::error::{Error, Result};
 use crate::token::FencingToken;
 
 /// All functions that are called, in one schema.
@@ -146,49 +146,10 @@ impl Outcome {
     }
 }
 
-pub(crate) fn token(number: i64) -> Result<FencingToken> {
-    let token = u64::try_from(number).ok().and_then(FencingToken::new);
-    token.ok_or_else(|| {
-        Error::new(
-            ErrorKind::EngineUnfit,
-            format!("the fencing token {number} is out of range"),
-        )
-        .advise("set the server's clock right; if the table of tokens is wrong, use another schema")
-        .of_unknown_effect()
-    })
-}
-
-/// What is kept of a claim id: who reads it can do nothing with it.
-pub(crate) fn signature(id: &ClaimId) -> Vec<u8> {
-    Sha256::digest(id.as_bytes()).to_vec()
-}
-
 /// An answer must be to what was asked: a pooler that mixes them up must not give the lock to two.
 pub(crate) fn check_signature(row: &Row, column: usize, id: &ClaimId) -> Result<()> {
     match cell::<Vec<u8>>(row, column)? == signature(id) {
         true => Ok(()),
         false => Err(failure::nonsense("the answer to another claim")),
     }
-}
-
-pub(crate) fn mode_number(mode: Mode) -> i32 {
-    match mode {
-        Mode::Exclusive => 0,
-        Mode::Shared => -1,
-        Mode::Permit { of } => i32::try_from(of).unwrap_or(i32::MAX),
-    }
-}
-
-pub(crate) fn mode(number: i32) -> Mode {
-    match number {
-        0 => Mode::Exclusive,
-        -1 => Mode::Shared,
-        of => Mode::Permit {
-            of: of.unsigned_abs(),
-        },
-    }
-}
-
-pub(crate) fn millis(time: Duration) -> i64 {
-    i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
 }

@@ -30,7 +30,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use self::calls::{Calls, Outcome, millis, mode_number, signature};
+use self::calls::{Calls, Outcome};
 use self::ears::Ears;
 use self::server::{Answer, Lane, Server, cell};
 pub use self::settings::DEFAULT_SCHEMA;
@@ -38,12 +38,13 @@ use self::settings::Settings;
 use crate::claim::{Claim, Ttl};
 use crate::clock::{Clock, Moment};
 use crate::engine::handover::Heard;
+use crate::engine::rows::{self, millis, mode_number, signature};
 use crate::engine::under_way::UnderWay;
 use crate::engine::{
     Attempt, Capabilities, Contention, Driver, Engine, Expiry, Fairness, Grant, LockInfo,
     LossReason, Query, Reach, Released, Renew, Renewal, Safety, Survives, TokenSource, Wake,
 };
-use crate::error::{Effect, Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::guard::GuardedStore;
 use crate::guard::sql::Dialect;
 use crate::name::LockName;
@@ -64,9 +65,6 @@ pub const DRIVER: Driver = Driver {
         })
     },
 };
-
-/// Those who are not next look again this much later than the one who is.
-const NEXT_IN_LINE: Duration = Duration::from_millis(50);
 
 /// How much longer than a server says to wait before looking: for the message that makes it unnecessary.
 const A_MOMENT: Duration = Duration::from_millis(5);
@@ -155,16 +153,7 @@ impl Shared {
                 holders,
             } => {
                 self.ears.clock.synchronize(sent, now);
-                // Whoever is not next only looks in case the next one is dead, and not all at once.
-                let later = match rank {
-                    0 => Duration::from_millis(1),
-                    _ => NEXT_IN_LINE + Duration::from_millis(number.unwrap_or(0) % 900),
-                };
-                Ok(Attempt::Held(Contention {
-                    look_again_in: Some(left + later),
-                    ahead: Some(holders + rank),
-                    ..Contention::default()
-                }))
+                Ok(Attempt::Held(rows::contention(left, rank, holders, number)))
             }
         }
     }
@@ -231,10 +220,6 @@ fn released(answer: &Answer) -> Result<Released> {
     })
 }
 
-fn interrupted() -> Error {
-    Error::new(ErrorKind::Unexpected, "the runtime is shutting down").of_unknown_effect()
-}
-
 #[async_trait]
 impl Engine for Postgres {
     fn scheme(&self) -> &'static str {
@@ -278,7 +263,7 @@ impl Engine for Postgres {
             drop(attempting);
             attempt
         });
-        attempt.await.unwrap_or_else(|_| Err(interrupted()))
+        attempt.await.unwrap_or_else(|_| Err(rows::interrupted()))
     }
 
     async fn wait(&self, claim: &Claim, _seen: &Contention) -> Result<Wake> {
@@ -333,7 +318,7 @@ impl Engine for Postgres {
             .await;
         let Answer { rows, sent, .. } = match answered {
             Ok(answer) => answer,
-            Err(error) => return held.iter().map(|_| Err(same(&error))).collect(),
+            Err(error) => return held.iter().map(|_| Err(rows::same(&error))).collect(),
         };
         let mut renewals: Vec<_> = held
             .iter()
@@ -348,7 +333,7 @@ impl Engine for Postgres {
                 return held.iter().map(|_| Err(failure::nonsense("row"))).collect();
             };
             *renewal = calls::check_signature(row, 2, &claim.id)
-                .and_then(|()| calls::token(cell(row, 1)?))
+                .and_then(|()| rows::token(cell(row, 1)?))
                 .map(|token| {
                     let valid_until = sent + claim.ttl.validity();
                     Renewal::Renewed(Grant { token, valid_until })
@@ -419,18 +404,5 @@ impl Engine for Postgres {
     #[cfg(feature = "bench")]
     fn raw_limit(&self) -> Option<Arc<dyn crate::engine::raw::RawLimit>> {
         Some(Arc::new(raw::Raw::on(self.0.server.settings())))
-    }
-}
-
-/// One failure for each of many.
-fn same(error: &Error) -> Error {
-    let copy = Error::new(error.kind(), error.what().to_owned());
-    let copy = match error.advice() {
-        Some(advice) => copy.advise(advice.to_owned()),
-        None => copy,
-    };
-    match error.effect() {
-        Effect::Unknown => copy.of_unknown_effect(),
-        Effect::None => copy,
     }
 }

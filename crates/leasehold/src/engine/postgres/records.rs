@@ -6,9 +6,9 @@ use async_trait::async_trait;
 use tokio_postgres::Row;
 
 use super::Shared;
-use super::calls::token;
 use super::failure;
 use super::server::{Answer, Lane};
+use crate::engine::rows::token;
 use crate::error::Result;
 use crate::guard::{Checked, Fenced, GuardedStore, Key, Pass, Record, Version, other_lock};
 use crate::name::LockName;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio_postgres::Config;
 use tokio_postgres::config::SslMode;
 
+use crate::engine::rows::pool_size;
 use crate::error::{Error, ErrorKind, Result};
 use crate::url::EngineUrl;
 
@@ -195,20 +196,6 @@ fn tls(url: &EngineUrl) -> Result<(SslMode, Trust)> {
         other => Err(invalid(format!("the option sslmode={other} is not known"))
             .advise("use disable, prefer, require or verify-full")),
     }
-}
-
-/// Two at least: what ends and what is renewed never waits behind what begins.
-fn pool_size(url: &EngineUrl) -> Result<usize> {
-    let Some(text) = url.option("pool") else {
-        return Ok(8);
-    };
-    text.parse()
-        .ok()
-        .filter(|size| (2..=1000).contains(size))
-        .ok_or_else(|| {
-            invalid(format!("the option pool={text} cannot be used"))
-                .advise("give a whole number from 2 to 1000")
-        })
 }
 
 /// The name stands in the text of functions: only what needs no escape anywhere.

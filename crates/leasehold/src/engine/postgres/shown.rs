@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use tokio_postgres::Row;
 
-use super::calls::{Calls, mode, token};
+use super::calls::Calls;
 use super::server::{Lane, Server, cell};
 use crate::claim::Claimant;
+use crate::engine::rows::{Listed, mode, token};
 use crate::engine::{HolderInfo, LockInfo, Query, WaiterInfo};
 use crate::error::Result;
-use crate::name::LockName;
 
 pub(crate) async fn inspect(
     server: &Server,
@@ -32,7 +32,7 @@ pub(crate) async fn inspect(
         .call(Lane::Begin, &calls.waiters, &[&exactly, &text])
         .await?
         .rows;
-    let mut locks = Locks::default();
+    let mut locks = Listed::default();
     for row in &holders {
         let holder = HolderInfo {
             claimant: claimant(row)?,
@@ -42,7 +42,7 @@ pub(crate) async fn inspect(
             time_left: micros(row, 7)?,
             token: token(cell(row, 8)?)?,
         };
-        locks.named(row)?.holders.push(holder);
+        locks.named(cell(row, 0)?)?.holders.push(holder);
     }
     for row in &waiters {
         let waiter = WaiterInfo {
@@ -51,23 +51,9 @@ pub(crate) async fn inspect(
             mode: mode(cell(row, 5)?),
             waited_for: micros(row, 6)?,
         };
-        locks.named(row)?.waiters.push(waiter);
+        locks.named(cell(row, 0)?)?.waiters.push(waiter);
     }
-    Ok(locks.0.into_values().collect())
-}
-
-#[derive(Default)]
-struct Locks(std::collections::BTreeMap<LockName, LockInfo>);
-
-impl Locks {
-    fn named(&mut self, row: &Row) -> Result<&mut LockInfo> {
-        let name = LockName::new(cell::<&str>(row, 0)?)?;
-        Ok(self.0.entry(name.clone()).or_insert(LockInfo {
-            name,
-            holders: Vec::new(),
-            waiters: Vec::new(),
-        }))
-    }
+    Ok(locks.in_order())
 }
 
 fn claimant(row: &Row) -> Result<Claimant> {

@@ -15,6 +15,19 @@ pub(super) struct Fault(pub(super) Error);
 /// The result of what is done to the file.
 pub(super) type Result<T> = std::result::Result<T, Fault>;
 
+impl Fault {
+    /// Whether someone else has the file just now.
+    pub(super) fn is_busy(&self) -> bool {
+        let cause = std::error::Error::source(&self.0);
+        let cause = cause.and_then(|cause| cause.downcast_ref::<rusqlite::Error>());
+        let code = cause.and_then(rusqlite::Error::sqlite_error_code);
+        matches!(
+            code,
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)
+        )
+    }
+}
+
 impl From<Error> for Fault {
     fn from(error: Error) -> Self {
         Self(error)

@@ -5,7 +5,8 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior};
@@ -22,6 +23,9 @@ const VERSION: i32 = 1;
 /// first after all others have gone must read the whole log. Each page of it costs some microseconds at each
 /// opening, and writing it back costs some fsyncs: between the two, this is where the sum is smallest.
 const LONG_LOG: u64 = 160 * 1024;
+
+/// Before a file is asked for again that is busy.
+const A_MOMENT: Duration = Duration::from_millis(5);
 
 /// Finds the file that a URL's path names; for none, the user's own, whose folder is made if need be.
 pub(super) fn locate(path: &str) -> Result<PathBuf> {
@@ -89,8 +93,19 @@ pub(super) fn create(path: &Path) -> Result<u32> {
     }
 }
 
-/// Opens the file and sees that it is ours and of this boot.
+/// Opens the file and sees that it is ours and of this boot. To switch a new file to WAL, SQLite needs it alone for a moment, and
+/// may say that it is busy without waiting; so it is asked again.
 pub(super) fn open(path: &Path, busy_timeout: Duration) -> Result<Connection> {
+    let end = Instant::now() + busy_timeout;
+    loop {
+        match open_once(path, busy_timeout) {
+            Err(fault) if fault.is_busy() && Instant::now() < end => thread::sleep(A_MOMENT),
+            opened => return opened,
+        }
+    }
+}
+
+fn open_once(path: &Path, busy_timeout: Duration) -> Result<Connection> {
     let mut connection = connect(path, busy_timeout)?;
     match registered(&connection) {
         Ok(Some(register)) if register == Register::now() => {}
