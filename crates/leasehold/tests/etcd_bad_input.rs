@@ -10,28 +10,10 @@ use std::io::Write;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use leasehold::{Effect, Error, ErrorKind, LeaseState, Locks, LossReason};
+use leasehold::{Effect, ErrorKind, LeaseState, Locks, LossReason};
+use support::bad_input::{PASSWORD, check, refused};
 use support::etcd_cluster::EtcdCluster;
 use support::free_port;
-
-const PASSWORD: &str = "s3cret-word";
-
-/// What a user sees of an error must be enough.
-#[track_caller]
-fn check(error: &Error, kind: ErrorKind, says: &str, where_it_is: &str) {
-    let shown = error.to_string();
-    assert_eq!(error.kind(), kind, "{shown}");
-    assert!(shown.contains(says), "{shown:?} does not say {says:?}");
-    assert!(shown.contains(where_it_is), "{shown}");
-    assert!(error.advice().is_some(), "{shown}");
-    let debug = format!("{error:?}");
-    assert!(!debug.contains(PASSWORD), "{debug}");
-    assert!(!shown.contains(PASSWORD), "{shown}");
-}
-
-async fn refused(url: &str) -> Error {
-    Locks::connect(url).await.expect_err(url)
-}
 
 const fn secs(count: u64) -> Duration {
     Duration::from_secs(count)

@@ -10,28 +10,10 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use leasehold::engine::postgres::schema;
-use leasehold::{Error, ErrorKind, Locks};
+use leasehold::{ErrorKind, Locks};
+use support::bad_input::{PASSWORD, check, refused};
 use support::free_port;
 use support::postgres_server::PostgresServer;
-
-const PASSWORD: &str = "s3cret-word";
-
-/// What a user sees of an error must be enough.
-#[track_caller]
-fn check(error: &Error, kind: ErrorKind, says: &str, where_it_is: &str) {
-    let shown = error.to_string();
-    assert_eq!(error.kind(), kind, "{shown}");
-    assert!(shown.contains(says), "{shown:?} does not say {says:?}");
-    assert!(shown.contains(where_it_is), "{shown}");
-    assert!(error.advice().is_some(), "{shown}");
-    let debug = format!("{error:?}");
-    assert!(!debug.contains(PASSWORD), "{debug}");
-    assert!(!shown.contains(PASSWORD), "{shown}");
-}
-
-async fn refused(url: &str) -> Error {
-    Locks::connect(url).await.expect_err(url)
-}
 
 /// A server that asks everyone but its superuser for a password.
 fn with_passwords() -> PostgresServer {

@@ -9,28 +9,10 @@ mod support;
 use std::time::{Duration, Instant};
 
 use leasehold::{Error, ErrorKind, Locks};
+use support::bad_input::{PASSWORD, check, refused};
 use support::deployment::Deployment;
 use support::free_port;
 use support::redis_server::RedisServer;
-
-const PASSWORD: &str = "s3cret-word";
-
-/// What a user sees of an error must be enough.
-#[track_caller]
-fn check(error: &Error, kind: ErrorKind, says: &str, where_it_is: &str) {
-    let shown = error.to_string();
-    assert_eq!(error.kind(), kind, "{shown}");
-    assert!(shown.contains(says), "{shown:?} does not say {says:?}");
-    assert!(shown.contains(where_it_is), "{shown}");
-    assert!(error.advice().is_some(), "{shown}");
-    let debug = format!("{error:?}");
-    assert!(!debug.contains(PASSWORD), "{debug}");
-    assert!(!shown.contains(PASSWORD), "{shown}");
-}
-
-async fn refused(url: &str) -> Error {
-    Locks::connect(url).await.expect_err(url)
-}
 
 /// Connecting may succeed; taking a lock does not.
 async fn not_acquired(url: &str) -> Error {

@@ -8,29 +8,11 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use leasehold::{Error, ErrorKind, LeaseState, Locks, LossReason};
+use leasehold::{ErrorKind, LeaseState, Locks, LossReason};
+use support::bad_input::{PASSWORD, check, refused};
 use support::free_port;
 use support::zookeeper_cluster::ZooKeeperCluster;
 use zookeeper_client::{Acls, Client, CreateMode};
-
-const PASSWORD: &str = "s3cret-word";
-
-/// What a user sees of an error must be enough.
-#[track_caller]
-fn check(error: &Error, kind: ErrorKind, says: &str, where_it_is: &str) {
-    let shown = error.to_string();
-    assert_eq!(error.kind(), kind, "{shown}");
-    assert!(shown.contains(says), "{shown:?} does not say {says:?}");
-    assert!(shown.contains(where_it_is), "{shown}");
-    assert!(error.advice().is_some(), "{shown}");
-    let debug = format!("{error:?}");
-    assert!(!debug.contains(PASSWORD), "{debug}");
-    assert!(!shown.contains(PASSWORD), "{shown}");
-}
-
-async fn refused(url: &str) -> Error {
-    Locks::connect(url).await.expect_err(url)
-}
 
 async fn by_hand(cluster: &ZooKeeperCluster) -> Client {
     Client::connect(&cluster.hosts()).await.unwrap()

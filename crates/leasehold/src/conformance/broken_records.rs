@@ -78,7 +78,7 @@ impl GuardedStore for BrokenRecords {
         let (key, value) = (&self.key(key), self.value(value));
         let there = self.inner.read(key).await?;
         let version = match (self.how, there) {
-            (Is::RecordsVanish, _) if fastrand::u8(..3) == 0 => Version::new(1),
+            (Is::RecordsVanish, _) if pass.token.get() > 3 => Version::new(1),
             (Is::RecordsIgnoreTokens, _) => self.write_over(key, value, pass.token).await?,
             (Is::RecordsRefuseEqualTokens, Some(record)) if record.token == pass.token => {
                 let highest = record.token;

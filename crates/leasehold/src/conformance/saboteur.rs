@@ -135,7 +135,7 @@ saboteurs! {
     InspectHasNoOrder,
     /// Records that nobody wrote are there.
     RecordsAppear,
-    /// Now and then a record is said to be written, and is not.
+    /// After a while records are said to be written, and are not.
     RecordsVanish,
     /// The last byte of a value is lost.
     RecordsAreCut,

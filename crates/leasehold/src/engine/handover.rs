@@ -4,15 +4,15 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-#[cfg(feature = "mysql")]
+#[cfg(any(feature = "postgres", feature = "mysql"))]
 use crate::claim::ClaimId;
 use crate::claim::Ttl;
-#[cfg(feature = "mysql")]
+#[cfg(any(feature = "postgres", feature = "mysql"))]
 use crate::clock::Clock;
 use crate::clock::Moment;
-#[cfg(feature = "mysql")]
+#[cfg(any(feature = "postgres", feature = "mysql"))]
 use crate::engine::waiters::Waiters;
-#[cfg(feature = "mysql")]
+#[cfg(any(feature = "postgres", feature = "mysql"))]
 use crate::engine::{Grant, Wake};
 use crate::token::FencingToken;
 
@@ -56,18 +56,24 @@ impl Heard {
 }
 
 /// How much longer than a server says to wait before looking: for the message that makes it unnecessary.
-#[cfg(feature = "mysql")]
+#[cfg(any(feature = "postgres", feature = "mysql"))]
 const A_MOMENT: Duration = Duration::from_millis(5);
 
-/// Waits until a waiter is told something that it can act on.
-#[cfg(feature = "mysql")]
-pub(crate) async fn wake(waiters: &Waiters<Heard>, clock: &ServerClock, id: &ClaimId) -> Wake {
+/// Waits until a waiter is told something that it can act on. A hand-over that is not relied on is taken by another attempt.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) async fn wake(
+    waiters: &Waiters<Heard>,
+    clock: &ServerClock,
+    id: &ClaimId,
+    relies: impl Fn() -> bool,
+) -> Wake {
     let Some((_, bell)) = waiters.waiter(id) else {
         return Wake::Retry;
     };
     let mut news = bell.heard().await;
     loop {
         match news.pop() {
+            Some(Heard::Granted(_)) if !relies() => return Wake::Retry,
             Some(Heard::Granted(handed_over)) => {
                 let now = Clock::machine().now();
                 let valid_until = clock.valid_until(&handed_over, now, Ttl::validity);

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
 
+pub mod bad_input;
 pub mod bent_clock;
 #[cfg(feature = "conformance")]
 pub mod crowd;

@@ -274,7 +274,7 @@ impl Engine for Mysql {
 
     async fn wait(&self, claim: &Claim, _seen: &Contention) -> Result<Wake> {
         let ears = &self.0.ears;
-        Ok(handover::wake(&ears.waiters, &ears.clock, &claim.id).await)
+        Ok(handover::wake(&ears.waiters, &ears.clock, &claim.id, || true).await)
     }
 
     async fn renew(&self, held: &[Renew<'_>]) -> Vec<Result<Renewal>> {

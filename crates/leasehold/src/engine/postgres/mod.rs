@@ -35,9 +35,9 @@ use self::ears::Ears;
 use self::server::{Answer, Lane, Server, cell};
 pub use self::settings::DEFAULT_SCHEMA;
 use self::settings::Settings;
-use crate::claim::{Claim, Ttl};
+use crate::claim::Claim;
 use crate::clock::{Clock, Moment};
-use crate::engine::handover::Heard;
+use crate::engine::handover;
 use crate::engine::rows::{self, millis, mode_number, signature};
 use crate::engine::under_way::UnderWay;
 use crate::engine::{
@@ -65,9 +65,6 @@ pub const DRIVER: Driver = Driver {
         })
     },
 };
-
-/// How much longer than a server says to wait before looking: for the message that makes it unnecessary.
-const A_MOMENT: Duration = Duration::from_millis(5);
 
 /// How often to remove what nobody will ask for again.
 const SWEEP: Duration = Duration::from_secs(60);
@@ -268,33 +265,9 @@ impl Engine for Postgres {
 
     async fn wait(&self, claim: &Claim, _seen: &Contention) -> Result<Wake> {
         let ears = &self.0.ears;
-        let Some((_, bell)) = ears.waiters.waiter(&claim.id) else {
-            return Ok(Wake::Retry);
-        };
-        let mut news = bell.heard().await;
-        loop {
-            match news.pop() {
-                // Heard of late, it is taken for its whole TTL before it is relied on.
-                Some(Heard::Granted(_)) if ears.polls() => return Ok(Wake::Retry),
-                Some(Heard::Granted(handed_over)) => {
-                    let now = Clock::machine().now();
-                    let valid_until = ears.clock.valid_until(&handed_over, now, Ttl::validity);
-                    let Some(valid_until) = valid_until.filter(|until| *until > now) else {
-                        return Ok(Wake::Retry);
-                    };
-                    ears.waiters.forget(&claim.id);
-                    let token = handed_over.token;
-                    return Ok(Wake::Granted(Grant { token, valid_until }));
-                }
-                Some(Heard::LookAfter(time)) => {
-                    match tokio::time::timeout(time + A_MOMENT, bell.heard()).await {
-                        Ok(more) => news = more,
-                        Err(_) => return Ok(Wake::Retry),
-                    }
-                }
-                None => return Ok(Wake::Retry),
-            }
-        }
+        // Heard of late, it is taken for its whole TTL before it is relied on.
+        let relies = || !ears.polls();
+        Ok(handover::wake(&ears.waiters, &ears.clock, &claim.id, relies).await)
     }
 
     async fn renew(&self, held: &[Renew<'_>]) -> Vec<Result<Renewal>> {
