@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use leasehold::engine::{Attempt, Contention, Wake};
 use leasehold::{Claim, ClaimId, Claimant, Effect, LeaseState, LockName, Locks, Mode, Ttl};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use support::postgres_server::{PostgresServer, Stop};
 
 const fn ms(count: u64) -> Duration {
@@ -45,7 +47,7 @@ fn claim() -> Claim {
 }
 
 /// The lock goes to the one waiter and is broken before that one can have heard of it.
-const HANDED_OVER_AND_BROKEN: &str = "SELECT leasehold.release(name, claim, 5000) FROM leasehold.holders; \
+const HANDED_OVER_AND_BROKEN: &str = "SELECT leasehold.release(name, claim, NULL, 5000) FROM leasehold.holders; \
                                       SELECT leasehold.break_lock('x', 5000)";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -68,6 +70,57 @@ async fn a_waiter_whose_hand_over_was_broken_is_served_at_once() {
     println!("served after {:?}", began.elapsed());
     assert!(lease.is_valid());
     held.detach();
+}
+
+/// Whether it has given up on messages.
+fn asks(locks: &Locks) -> bool {
+    let warnings = locks.warnings();
+    warnings
+        .iter()
+        .any(|warning| warning.contains("no messages come"))
+}
+
+/// The release that another process sends.
+const RELEASED_ELSEWHERE: &str =
+    "SELECT (leasehold.release(name, claim, NULL, 5000)).was_held FROM leasehold.holders";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_by_another_process_is_heard_of_by_message() {
+    let server = PostgresServer::start();
+    let locks = Locks::connect(server.url()).await.unwrap();
+    let mut held = locks.lock("x").ttl(LONG).acquire().await.unwrap();
+    for _ in 0..20 {
+        let next = locks.lock("x").ttl(LONG).wait(LONG);
+        let next = tokio::spawn(async move { next.acquire().await.unwrap() });
+        until_queued(&locks, 1).await;
+        assert_eq!(server.sql(RELEASED_ELSEWHERE), "t");
+        held.detach();
+        held = next.await.unwrap();
+    }
+    // Had it been found by asking, it would say so by now.
+    assert!(!asks(&locks));
+    held.release().await.unwrap();
+}
+
+/// The answer to a release tells of the hand-over if it is to a waiter of the same process: so it needs no message.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_hears_of_its_own_hand_overs_while_no_message_comes_through() {
+    let server = PostgresServer::start();
+    let locks = Locks::connect(server.url()).await.unwrap();
+    let held = locks.lock("x").ttl(LONG).acquire().await.unwrap();
+    let next = locks.lock("x").ttl(LONG).wait(LONG);
+    let next = tokio::spawn(async move { next.acquire().await.unwrap() });
+    until_queued(&locks, 1).await;
+    let listens =
+        "SELECT pid FROM pg_stat_activity WHERE query LIKE '%beat(%' AND pid <> pg_backend_pid()";
+    let listener = Pid::from_raw(server.sql(listens).parse().unwrap());
+    kill(listener, Signal::SIGSTOP).unwrap();
+    held.release().await.unwrap();
+    let next = tokio::time::timeout(ms(5000), next).await;
+    kill(listener, Signal::SIGCONT).unwrap();
+    let next = next.expect("it was not told").unwrap();
+    assert!(next.is_valid());
+    next.release().await.unwrap();
 }
 
 /// One that was handed the lock, and has lost it since, does not wait any more: it is not to be offered it again and again.

@@ -8,6 +8,7 @@ use tokio_postgres::types::Type;
 use super::failure;
 use super::server::{Call, cell};
 use crate::claim::{Claim, ClaimId, Mode};
+use crate::engine::handover::HandedOver;
 use crate::engine::rows::{signature, token};
 use crate::error::{Error, Result};
 use crate::token::FencingToken;
@@ -53,8 +54,8 @@ impl Calls {
                 ],
             ),
             release: call(
-                "SELECT leasehold.release($1, $2, $3)",
-                &[Type::TEXT, Type::BYTEA, Type::INT8],
+                "SELECT was_held, now_us, number, token, offer_ms FROM leasehold.release($1, $2, $3, $4)",
+                &[Type::TEXT, Type::BYTEA, Type::TEXT, Type::INT8],
             ),
             renew: call(
                 "SELECT nth, token, ($2)[nth] FROM leasehold.renew($1, $2, $3, $4)",
@@ -144,6 +145,22 @@ impl Outcome {
             other => Err(failure::nonsense(other)),
         }
     }
+}
+
+/// Which waiter of this very process was handed the lock by a release, if any.
+pub(crate) fn handed_over(rows: &[Row]) -> Option<(u64, HandedOver)> {
+    let row = rows.first()?;
+    let number = |column| {
+        cell::<Option<i64>>(row, column)
+            .ok()?
+            .map(i64::unsigned_abs)
+    };
+    let handed_over = HandedOver {
+        token: FencingToken::new(number(3)?)?,
+        offer: Duration::from_millis(number(4)?),
+        granted_at: number(1)?,
+    };
+    Some((number(2)?, handed_over))
 }
 
 /// An answer must be to what was asked: a pooler that mixes them up must not give the lock to two.

@@ -52,6 +52,8 @@ pub(crate) struct Ears {
     /// Messages do not come: it asks instead.
     polls: AtomicBool,
     missed: AtomicU8,
+    /// The next beat may find what was missed for another reason.
+    is_excused: AtomicBool,
     /// Who has been told by message since the last beat, and before.
     told: Mutex<(HashSet<u64>, HashSet<u64>)>,
 }
@@ -108,6 +110,7 @@ impl Ears {
             report: watch::Sender::new(Report::Failed(ErrorKind::Unexpected, String::new(), None)),
             polls: AtomicBool::new(pooled),
             missed: AtomicU8::new(0),
+            is_excused: AtomicBool::new(false),
             told: Mutex::default(),
         })
     }
@@ -182,6 +185,19 @@ impl Ears {
         }
     }
 
+    /// One of this process's own has handed the lock over: no message comes.
+    pub(crate) fn tell(&self, number: u64, handed_over: HandedOver) {
+        self.told().0.insert(number);
+        if let Some(bell) = self.waiters.bell(number) {
+            bell.ring(Heard::Granted(handed_over));
+        }
+    }
+
+    /// An answer that may tell of a hand-over is waited for.
+    pub(crate) fn expect_answer(&self) -> AnswerDue<'_> {
+        AnswerDue(self)
+    }
+
     /// What a beat has found; no message may have told it. Those that were sent before this session began went to none.
     fn find(&self, now: u64, began: u64, found: Vec<(u64, Heard)>) {
         let told = {
@@ -192,11 +208,13 @@ impl Ears {
                 .chain(told.1.iter().copied())
                 .collect::<HashSet<_>>()
         };
+        let is_excused = self.is_excused.swap(false, Ordering::Relaxed);
         for (number, what) in found {
             let Some(bell) = self.waiters.bell(number) else {
                 continue;
             };
-            if let Heard::Granted(offer) = &what
+            if !is_excused
+                && let Heard::Granted(offer) = &what
                 && !told.contains(&number)
                 && offer.granted_at > began
                 && now.saturating_sub(offer.granted_at) > LATE
@@ -216,6 +234,21 @@ impl Ears {
                 tracing::warn!("{warning}");
             }
         }
+    }
+}
+
+/// If the answer never comes, a beat will find what it would have told, and that is not the fault of messages.
+pub(crate) struct AnswerDue<'a>(&'a Ears);
+
+impl AnswerDue<'_> {
+    pub(crate) fn came(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for AnswerDue<'_> {
+    fn drop(&mut self) {
+        self.0.is_excused.store(true, Ordering::Relaxed);
     }
 }
 
@@ -468,7 +501,14 @@ mod tests {
             ears.find(now, now, vec![(number, offer_at(sent))]);
             assert!(!ears.polls());
         }
-        for nth in 20..30 {
+        for nth in 20..25 {
+            // It should have been in an answer that never came.
+            drop(ears.expect_answer());
+            let (now, sent) = (nth * second, nth * second - 200_000);
+            ears.find(now, second, vec![(number, offer_at(sent))]);
+            assert!(!ears.polls());
+        }
+        for nth in 25..30 {
             let (now, sent) = (nth * second, nth * second - 200_000);
             ears.find(now, second, vec![(number, offer_at(sent))]);
             ears.hear(&format!("granted:{number}:1:500:{now}"));

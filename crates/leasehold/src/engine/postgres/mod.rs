@@ -2,7 +2,7 @@
 //!
 //! | file | what is there |
 //! |---|---|
-//! | `sql/` | the tables, and the functions that decide |
+//! | `sql/` | the tables, and the functions that decide, a file an idea |
 //! | `schema.rs` | how they get there |
 //! | `server.rs` | a few connections that mend themselves |
 //! | `calls.rs` | what is said to the functions, and what they answer |
@@ -318,6 +318,7 @@ impl Engine for Postgres {
     async fn release(&self, claim: &Claim) -> Result<Released> {
         let shared = &self.0;
         shared.under_way.is_over(&claim.id).await;
+        let answer_is_due = shared.ears.expect_answer();
         let answered = shared
             .server
             .call(
@@ -326,12 +327,19 @@ impl Engine for Postgres {
                 &[
                     &claim.name.as_str(),
                     &signature(&claim.id),
+                    &shared.ears.id(),
                     &shared.server.patience(),
                 ],
             )
             .await;
         let answer = answered?;
+        if answer.doubt.is_none() {
+            answer_is_due.came();
+        }
         shared.ears.waiters.forget(&claim.id);
+        if let Some((number, handed_over)) = calls::handed_over(&answer.rows) {
+            shared.ears.tell(number, handed_over);
+        }
         match (released(&answer)?, answer.doubt) {
             // The first try may have done it.
             (Released::WasNotHeld, Some(doubt)) => Err(doubt),

@@ -15,13 +15,20 @@ pub(crate) const LAYOUT: i32 = 1;
 /// The SQL that makes leasehold's tables and functions in this schema, or brings older ones up to date.
 pub fn sql(schema: &str) -> Result<String> {
     check_schema(schema)?;
-    let text = concat!(
+    let text = [
         include_str!("sql/tables.sql"),
-        "\n",
-        include_str!("sql/functions.sql")
-    );
+        include_str!("sql/turns.sql"),
+        include_str!("sql/queue.sql"),
+        include_str!("sql/acquire.sql"),
+        include_str!("sql/release.sql"),
+        include_str!("sql/renew.sql"),
+        include_str!("sql/listen.sql"),
+        include_str!("sql/records.sql"),
+        include_str!("sql/layout.sql"),
+    ]
+    .join("\n");
     Ok(match schema == DEFAULT_SCHEMA {
-        true => text.to_owned(),
+        true => text,
         false => text
             .replace("SCHEMA leasehold", &format!("SCHEMA \"{schema}\""))
             .replace("'leasehold'", &format!("'\"{schema}\"'"))
