@@ -48,7 +48,7 @@ impl Locks {
                 }
                 None => {
                     let note = |place| drop(self.places.lock().insert(claim.id, place));
-                    let looks = !self.emptied.knows(&lock);
+                    let looks = !self.emptied.expects_one(&lock);
                     let Some((place, sent, line)) = nodes.join(&lock, claim, looks, note).await?
                     else {
                         nodes.make_lock(&lock).await?;

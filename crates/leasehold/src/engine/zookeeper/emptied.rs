@@ -14,9 +14,17 @@ use super::places::Place;
 /// So many locks are remembered; to forget one costs its next user a look.
 const AT_MOST: usize = 1_000;
 
-/// By the path of the lock. Held for nanoseconds and never across an await, so a std Mutex.
+/// Held for nanoseconds and never across an await, so a std Mutex.
 #[derive(Debug, Default)]
-pub(crate) struct Emptied(Mutex<HashMap<String, Last>>);
+pub(crate) struct Emptied(Mutex<Lines>);
+
+#[derive(Debug, Default)]
+struct Lines {
+    /// By the path of the lock.
+    known: HashMap<String, Last>,
+    /// The latest transaction that was heard of.
+    latest: u64,
+}
 
 /// Who left the line last.
 #[derive(Debug, Clone, Copy)]
@@ -27,7 +35,7 @@ struct Last {
 }
 
 impl Emptied {
-    fn lines(&self) -> MutexGuard<'_, HashMap<String, Last>> {
+    fn lines(&self) -> MutexGuard<'_, Lines> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -38,22 +46,29 @@ impl Emptied {
             made: gone.token.get(),
         };
         let mut lines = self.lines();
-        if lines.len() >= AT_MOST && !lines.contains_key(&lock) {
-            lines.clear();
+        lines.latest = lines.latest.max(last.made);
+        let known = &mut lines.known;
+        if known.len() >= AT_MOST && !known.contains_key(&lock) {
+            known.clear();
         }
-        lines.insert(lock, last);
+        known.insert(lock, last);
     }
 
-    pub(crate) fn knows(&self, lock: &str) -> bool {
-        self.lines().contains_key(lock)
+    /// Whether whoever joins the line now will likely be known to be first.
+    pub(crate) fn expects_one(&self, lock: &str) -> bool {
+        let lines = self.lines();
+        // Two more at least: the end of the last place, and the next one.
+        let next = lines.latest + 2;
+        let known = lines.known.get(lock);
+        known.is_some_and(|last| last.is_close(next))
     }
 
     /// Whether this place is surely the first in line; if it may not be, the line is no longer known.
     pub(crate) fn is_first(&self, lock: &str, place: &Place) -> bool {
-        let mut lines = self.lines();
-        let first = lines.get(lock).is_some_and(|last| last.precedes(place));
+        let known = &mut self.lines().known;
+        let first = known.get(lock).is_some_and(|last| last.precedes(place));
         if !first {
-            lines.remove(lock);
+            known.remove(lock);
         }
         first
     }
@@ -61,9 +76,14 @@ impl Emptied {
 
 impl Last {
     fn precedes(&self, next: &Place) -> bool {
-        let transactions = next.token.get().checked_sub(self.made);
+        next.sequence == self.sequence + 1 && self.is_close(next.token.get())
+    }
+
+    /// Whether fewer transactions lie between than others would need who begin at nought.
+    fn is_close(&self, transaction: u64) -> bool {
         let others = u64::try_from(self.sequence).unwrap_or(0);
-        next.sequence == self.sequence + 1 && transactions.is_some_and(|count| count <= others)
+        let between = transaction.checked_sub(self.made);
+        between.is_some_and(|between| between <= others)
     }
 }
 
@@ -88,7 +108,7 @@ mod tests {
         let emptied = Emptied::default();
         emptied.note("x".to_owned(), gone);
         let first = emptied.is_first("x", next);
-        assert_eq!(emptied.knows("x"), first);
+        assert_eq!(emptied.lines().known.contains_key("x"), first);
         first
     }
 
@@ -113,11 +133,25 @@ mod tests {
     }
 
     #[test]
+    fn one_is_expected_where_not_much_else_happens() {
+        let emptied = Emptied::default();
+        assert!(!emptied.expects_one("x"));
+        emptied.note("x".to_owned(), &place(1, 100));
+        assert!(!emptied.expects_one("x"));
+        emptied.note("x".to_owned(), &place(8, 200));
+        assert!(emptied.expects_one("x"));
+        emptied.note("y".to_owned(), &place(0, 206));
+        assert!(emptied.expects_one("x"));
+        emptied.note("y".to_owned(), &place(1, 207));
+        assert!(!emptied.expects_one("x"));
+    }
+
+    #[test]
     fn no_more_are_remembered_than_there_is_room_for() {
         let emptied = Emptied::default();
         for nth in 0..5 * AT_MOST {
             emptied.note(nth.to_string(), &place(7, 100));
         }
-        assert!(emptied.lines().len() <= AT_MOST);
+        assert!(emptied.lines().known.len() <= AT_MOST);
     }
 }
