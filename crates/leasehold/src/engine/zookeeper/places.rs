@@ -28,8 +28,8 @@ pub(crate) enum Stands {
         watched: Vec<String>,
         /// Nobody else is ahead: when one of them has gone, it holds the lock.
         is_next: bool,
-        /// The one that it watches holds the lock alone before it can go on to this one: if it says that it has, it
-        /// hands the lock over.
+        /// It watches one exclusive claim, and nobody in between keeps it out: once that one says that it has held the lock, it
+        /// holds the lock.
         hears: bool,
     },
     /// One has gone, as this session's server knows.
