@@ -138,3 +138,35 @@ async fn a_waiter_that_gave_up_while_cut_off_leaves_no_place_behind() {
 async fn a_waiter_that_was_cancelled_while_cut_off_leaves_no_place_behind() {
     a_place_is_given_up_although_the_release_is_lost(true).await;
 }
+
+/// As after a stop: the connection breaks under a request, and the session goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_breaks_fails_no_record() {
+    let cluster = ZooKeeperCluster::start(1);
+    let proxy = Proxy::to(cluster.nodes[0].port).await;
+    let url = format!("zookeeper://127.0.0.1:{}?session_timeout=2s", proxy.port);
+    let locks = Locks::connect(&url).await.unwrap();
+    let store = locks.store().unwrap();
+    store.write_if("k", "first", None).await.unwrap();
+    let version = store.read("k").await.unwrap().map(|record| record.version);
+    let asked = || locks.engine().commands_sent().unwrap();
+    for write in [false, true] {
+        proxy.set(Link::Hang);
+        let before = asked();
+        let request = {
+            let store = store.clone();
+            tokio::spawn(async move {
+                match write {
+                    true => store.write_if("k", "second", version).await.map(drop),
+                    false => store.read("k").await.map(drop),
+                }
+            })
+        };
+        until("it is on its way", async || asked() > before + 1).await;
+        proxy.set(Link::Refuse);
+        proxy.set(Link::Open);
+        request.await.unwrap().unwrap();
+    }
+    let record = store.read("k").await.unwrap().unwrap();
+    assert_eq!(record.value, b"second");
+}

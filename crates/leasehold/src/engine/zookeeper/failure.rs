@@ -29,7 +29,8 @@ pub(crate) fn of_request(cause: Said) -> Error {
                 .of_unknown_effect()
         }
         Said::Timeout => silent(),
-        Said::ConnectionLoss => Error::new(ErrorKind::Unreachable, "the connection was lost")
+        // The library says what the system said where a connection breaks, and nothing else that way.
+        Said::ConnectionLoss | Said::Custom(_) => Error::new(ErrorKind::Unreachable, format!("the connection was lost: {cause}"))
             .advise("see that most of the servers are up")
             .of_unknown_effect(),
         Said::BadArguments(what) => Error::new(ErrorKind::InvalidConfig, format!("the client refuses it: {what}"))
@@ -62,6 +63,12 @@ pub(crate) fn ended_the_session(error: &Error) -> bool {
         said(error),
         Some(Said::SessionExpired | Said::ClientClosed | Said::SessionMoved)
     )
+}
+
+/// Whether it may go better at once: on another connection, or in a new session.
+pub(crate) fn was_interrupted(error: &Error) -> bool {
+    let lost = matches!(said(error), Some(Said::ConnectionLoss | Said::Custom(_)));
+    lost || ended_the_session(error)
 }
 
 /// Whether the node is not there.

@@ -61,7 +61,7 @@ fn dashed(id: &str) -> String {
 pub(crate) struct Entry {
     pub(crate) node: String,
     pub(crate) mode: Mode,
-    sequence: i32,
+    pub(crate) sequence: i32,
 }
 
 impl Entry {

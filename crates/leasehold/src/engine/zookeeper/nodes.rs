@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use futures_util::future::join_all;
+use futures_util::future::{OptionFuture, join_all};
 use zookeeper_client::{Acls, CreateMode};
 
 use super::failure;
@@ -62,13 +62,14 @@ impl Nodes<'_> {
         self.session.sync(sent, sync)
     }
 
-    /// Takes a place in line, and looks: both requests travel together. `None` if the lock has no node yet.
+    /// Takes a place in line, and looks if asked to: both requests travel together. `None` if the lock has no node yet.
     pub(crate) async fn join(
         &self,
         lock: &str,
         claim: &Claim,
+        looks: bool,
         note: impl FnOnce(Place),
-    ) -> Result<Option<(Place, Sent, Line)>> {
+    ) -> Result<Option<(Place, Sent, Option<Line>)>> {
         let meta = Meta::of(claim).with_ttl(claim.ttl);
         let prefix = format!("{lock}/{}", self.settings.layout.name(claim));
         let options = CreateMode::EphemeralSequential.with_acls(self.acls());
@@ -76,9 +77,10 @@ impl Nodes<'_> {
         let sent = self.session.sending();
         let create = client.create(&prefix, meta.to_json().as_bytes(), &options);
         let create = self.session.write(sent, create);
-        let looking = self.session.sending();
-        let look = client.list_children(lock);
-        let look = self.session.read(looking, look);
+        let look = looks.then(|| {
+            let looking = self.session.sending();
+            self.session.read(looking, client.list_children(lock))
+        });
         let made = async {
             let Some((stat, sequence)) = failure::unless_missing(create.await)? else {
                 return Ok(None);
@@ -91,17 +93,20 @@ impl Nodes<'_> {
             let place = Place {
                 session: self.session.number,
                 path,
+                sequence: sequence.into_i64(),
                 token,
                 standing: Stands::Woken,
+                has_waited: false,
             };
             note(place.clone());
             Ok(Some(place))
         };
-        let (place, children) = tokio::join!(made, look);
-        match place? {
-            Some(place) => Ok(Some((place, sent, Line::of(&children?)))),
-            None => Ok(None),
-        }
+        let (place, children) = tokio::join!(made, OptionFuture::from(look));
+        let Some(place) = place? else {
+            return Ok(None);
+        };
+        let line = children.transpose()?.map(|children| Line::of(&children));
+        Ok(Some((place, sent, line)))
     }
 
     /// Makes a lock's node. The server removes it by itself when it has been empty for a while.
@@ -145,6 +150,19 @@ impl Nodes<'_> {
         let delete = self.session.client.delete(path, None);
         let deleted = failure::unless_missing(self.session.write(sent, delete).await)?;
         Ok(deleted.is_some())
+    }
+
+    /// The same, for whoever held the lock alone: whoever watches the node hears that it was written, and not only that it has
+    /// gone. It is in both cases told of one event.
+    pub(crate) async fn hand_over(&self, path: &str) -> Result<bool> {
+        let sent = self.session.sending();
+        let mut request = self.session.client.new_multi_writer();
+        let written = request.add_set_data(path, b"", None);
+        written.map_err(failure::of_request)?;
+        let deleted = request.add_delete(path, None);
+        deleted.map_err(failure::of_request)?;
+        let done = self.session.write(sent, request.commit()).await;
+        Ok(failure::unless_missing(done)?.is_some())
     }
 
     /// Whether this session has made the node, and by which token; `None` if it is gone.

@@ -12,8 +12,12 @@ pub(crate) struct Place {
     /// The session that it ends with.
     pub(crate) session: u64,
     pub(crate) path: String,
+    /// Its number, by which it stands in line.
+    pub(crate) sequence: i64,
     pub(crate) token: FencingToken,
     pub(crate) standing: Stands,
+    /// Whether it stood behind others: then there are likely others behind it.
+    pub(crate) has_waited: bool,
 }
 
 #[derive(Clone)]
@@ -24,6 +28,9 @@ pub(crate) enum Stands {
         watched: Vec<String>,
         /// Nobody else is ahead: when one of them has gone, it holds the lock.
         is_next: bool,
+        /// It watches one exclusive claim, and nobody in between keeps it out: once that one says that it has held the lock, it
+        /// holds the lock.
+        hears: bool,
     },
     /// One has gone, as this session's server knows.
     Woken,

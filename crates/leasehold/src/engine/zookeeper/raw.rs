@@ -1,7 +1,7 @@
 //! The raw limits: an ephemeral sequential node made and deleted, and the client library's own lock.
 
 use async_trait::async_trait;
-use zookeeper_client::{Acls, Client, CreateMode, LockOptions, LockPrefix};
+use zookeeper_client::{Acls, Client, CreateMode, Error as Said, LockOptions, LockPrefix};
 
 use super::failure;
 use super::session::connect;
@@ -27,11 +27,16 @@ impl Raw {
         let (_, client) = connect(&self.settings).await?;
         let name = name.replace('/', "-");
         let folder = format!("/leasehold-raw-{name}");
-        let options = CreateMode::Container.with_acls(ANYONE);
-        let made = client.mkdir(&folder, &options).await;
-        made.map_err(failure::of_request)?;
+        make(&client, &folder).await?;
         Ok((client, folder))
     }
+}
+
+/// The server removes it when it has been empty for a while.
+async fn make(client: &Client, folder: &str) -> Result<()> {
+    let options = CreateMode::Container.with_acls(ANYONE);
+    let made = client.mkdir(folder, &options).await;
+    made.map_err(failure::of_request)
 }
 
 #[async_trait]
@@ -45,6 +50,7 @@ impl RawLimit for Raw {
         Ok(Box::new(RawCycle {
             client,
             prefix: format!("{folder}/x-"),
+            folder,
             made: None,
         }))
     }
@@ -65,6 +71,7 @@ impl RawLimit for Raw {
 
 struct RawCycle {
     client: Client,
+    folder: String,
     prefix: String,
     made: Option<String>,
 }
@@ -73,10 +80,17 @@ struct RawCycle {
 impl RawLock for RawCycle {
     async fn acquire(&mut self) -> Result<()> {
         let options = CreateMode::EphemeralSequential.with_acls(ANYONE);
-        let made = self.client.create(&self.prefix, b"0123456789", &options);
-        let (_, sequence) = made.await.map_err(failure::of_request)?;
-        self.made = Some(format!("{}{sequence}", self.prefix));
-        Ok(())
+        loop {
+            let made = self.client.create(&self.prefix, b"0123456789", &options);
+            match made.await {
+                Ok((_, sequence)) => {
+                    self.made = Some(format!("{}{sequence}", self.prefix));
+                    return Ok(());
+                }
+                Err(Said::NoNode) => make(&self.client, &self.folder).await?,
+                Err(cause) => return Err(failure::of_request(cause)),
+            }
+        }
     }
 
     async fn release(&mut self) -> Result<()> {
@@ -98,7 +112,9 @@ struct RawRecipe {
 impl RawLock for RawRecipe {
     async fn acquire(&mut self) -> Result<()> {
         let prefix = LockPrefix::new_curator(&self.folder, "lock-").map_err(failure::of_request)?;
-        let options = LockOptions::new(ANYONE);
+        let above = CreateMode::Container.with_acls(ANYONE);
+        let options = LockOptions::new(ANYONE).with_ancestor_options(above);
+        let options = options.map_err(failure::of_request)?;
         let lock = self.client.lock(prefix, b"", options).await;
         let lock = lock.map_err(failure::of_request)?;
         self.held = Some(lock.lock_path().to_owned());

@@ -11,6 +11,9 @@ use crate::error::Result;
 use crate::guard::by_version::{CompareAndSet, Loaded, Swap};
 use crate::guard::{Key, Version};
 
+/// As after a stop, when first the connection is found broken, and then the session ended.
+const TRIES: usize = 3;
+
 #[derive(Debug)]
 pub(crate) struct Records(Arc<Locks>);
 
@@ -37,23 +40,29 @@ impl CompareAndSet for Records {
     type Mark = i32;
 
     async fn load(&self, key: &Key) -> Result<Option<Loaded<i32>>> {
-        match self.load_once(key).await {
-            // As after a stop: the next session knows as much.
-            Err(error) if failure::ended_the_session(&error) => self.load_once(key).await,
-            loaded => loaded,
+        for _ in 1..TRIES {
+            match self.load_once(key).await {
+                Err(error) if failure::was_interrupted(&error) => {}
+                loaded => return loaded,
+            }
         }
+        self.load_once(key).await
     }
 
     async fn swap(&self, key: &Key, bytes: Vec<u8>, expected: Option<i32>) -> Result<Swap> {
         match self.swap_once(key, &bytes, expected).await {
-            Err(error) if failure::ended_the_session(&error) => {
-                match self.swap_once(key, &bytes, expected).await? {
-                    Swap::Changed => Ok(Swap::InDoubt),
-                    done => Ok(done),
-                }
-            }
-            swapped => swapped,
+            Err(error) if failure::was_interrupted(&error) => {}
+            swapped => return swapped,
         }
+        for nth in 1..TRIES {
+            match self.swap_once(key, &bytes, expected).await {
+                Err(error) if failure::was_interrupted(&error) && nth + 1 < TRIES => {}
+                // Perhaps by us.
+                Ok(Swap::Changed) => return Ok(Swap::InDoubt),
+                swapped => return swapped,
+            }
+        }
+        Ok(Swap::InDoubt)
     }
 }
 
