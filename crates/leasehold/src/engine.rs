@@ -22,7 +22,12 @@ use crate::name::LockName;
 use crate::token::FencingToken;
 use crate::url::EngineUrl;
 
-#[cfg(any(feature = "etcd", feature = "zookeeper-tls"))]
+#[cfg(any(
+    feature = "etcd",
+    feature = "zookeeper-tls",
+    feature = "postgres",
+    feature = "mysql"
+))]
 pub(crate) mod certificates;
 #[cfg(feature = "etcd")]
 pub mod etcd;

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
 
+pub mod authority;
 pub mod bad_input;
 pub mod bent_clock;
 #[cfg(feature = "conformance")]
@@ -19,6 +20,7 @@ pub mod postgres_server;
 pub mod process;
 pub mod proxy;
 pub mod redis_server;
+pub mod server_process;
 pub mod server_user;
 pub mod zookeeper_cluster;
 

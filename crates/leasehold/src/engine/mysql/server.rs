@@ -109,6 +109,9 @@ pub(crate) async fn connect(settings: &Settings) -> Result<Conn> {
     };
     tls::install();
     match tokio::time::timeout(settings.connect_timeout, connecting).await {
+        Ok(Err(cause)) if matches!(settings.tls, Tls::No) => {
+            Err(failure::of_plain_connection(cause))
+        }
         Ok(connected) => connected.map_err(failure::of_connection),
         Err(_) => Err(failure::no_connection_in_time()),
     }
