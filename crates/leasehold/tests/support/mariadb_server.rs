@@ -88,8 +88,19 @@ impl MariadbServer {
 
     /// A session of its own, which goes on until it is dropped.
     pub fn session(&self, sql: &str) -> Session {
+        Session(
+            client(self.port, "locks")
+                .args(["-e", sql])
+                .spawn()
+                .unwrap(),
+        )
+    }
+
+    /// As this user.
+    pub fn session_of(&self, user: &str, password: &str, sql: &str) -> Session {
         let mut client = client(self.port, "locks");
-        let child = client.args(["-e", sql]).spawn().unwrap();
+        let who = [format!("-u{user}"), format!("-p{password}")];
+        let child = client.args(who).args(["-e", sql]).spawn().unwrap();
         Session(child)
     }
 
@@ -123,7 +134,7 @@ fn client(port: u16, database: &str) -> Command {
     let mut command = Command::new("mariadb");
     command
         .args(["--no-defaults", "-h", "127.0.0.1", "-P", &port.to_string()])
-        .args(["-u", "root", "-N", "-B", "--ssl", database])
+        .args(["-uroot", "-N", "-B", "--ssl", database])
         .stdin(Stdio::null());
     command
 }

@@ -7,6 +7,8 @@ pub mod bad_input;
 pub mod bent_clock;
 #[cfg(feature = "conformance")]
 pub mod crowd;
+#[cfg(feature = "conformance")]
+pub mod database_faults;
 pub mod deployment;
 pub mod etcd_cluster;
 pub mod etcd_links;

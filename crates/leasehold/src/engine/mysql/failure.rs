@@ -15,6 +15,11 @@ pub(crate) fn code(error: &Error) -> Option<u16> {
     }
 }
 
+/// Whether the server refused a connection because it has too many.
+pub(crate) fn is_full(error: &Error) -> bool {
+    matches!(code(error), Some(1040 | 1203 | 1226))
+}
+
 /// There is no such table.
 pub(crate) const NO_TABLE: u16 = 1146;
 

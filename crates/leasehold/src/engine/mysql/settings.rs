@@ -60,9 +60,12 @@ impl fmt::Debug for Settings {
     }
 }
 
-/// What every session begins with. Nobody waits for long on the server: what was rolled back is tried again from here.
-const SESSION: &str =
-    "SET SESSION autocommit = 1, innodb_lock_wait_timeout = 1, lock_wait_timeout = 1";
+/// What every session begins with. Nobody waits for long on the server: what was rolled back is tried again from here. Where reads are to be
+/// repeatable, whoever only looks would lock what it sees as soon as it does so within `SET` or `IF`.
+const SESSION: [&str; 2] = [
+    "SET SESSION autocommit = 1, innodb_lock_wait_timeout = 1, lock_wait_timeout = 1",
+    "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+];
 
 impl Settings {
     pub(crate) fn from_url(url: &EngineUrl) -> Result<Self> {
@@ -81,7 +84,7 @@ impl Settings {
             .db_name(Some(database))
             .prefer_socket(false)
             .tcp_keepalive(Some(Duration::from_secs(30)))
-            .init(vec![SESSION]);
+            .init(SESSION.to_vec());
         let opts = match (url.option("socket"), url.hosts.as_slice()) {
             (Some(path), []) => opts.socket(Some(path)),
             (None, [host]) => at(opts, host)?,
