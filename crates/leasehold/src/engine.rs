@@ -141,6 +141,12 @@ pub trait Engine: Debug + Send + Sync + 'static {
         None
     }
 
+    /// The statement that checks a lease within a transaction of the user's own, with places for the lock's name and the token: see
+    /// [`CheckSql`](crate::guard::sql::CheckSql).
+    fn check_sql(&self) -> Option<String> {
+        None
+    }
+
     /// Carries out statements on tables of the user's: those of a [`FenceTable`](crate::guard::sql::FenceTable), and no others.
     async fn run_sql(&self, _statements: &[String]) -> Result<()> {
         Err(Error::new(

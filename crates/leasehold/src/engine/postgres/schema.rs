@@ -18,6 +18,8 @@ pub fn sql(schema: &str) -> Result<String> {
     let text = concat!(
         include_str!("sql/tables.sql"),
         "\n",
+        include_str!("sql/check_lease.sql"),
+        "\n",
         include_str!("sql/functions.sql")
     );
     Ok(match schema == DEFAULT_SCHEMA {
