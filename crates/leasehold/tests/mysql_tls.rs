@@ -10,6 +10,7 @@ use leasehold::{ErrorKind, LeaseState, Locks};
 use support::authority::certificates;
 use support::bad_input::{PASSWORD, check, refused};
 use support::mariadb_server::MariadbServer;
+use support::tls_refusals;
 
 const fn ms(count: u64) -> Duration {
     Duration::from_millis(count)
@@ -87,48 +88,12 @@ async fn without_tls_if_need_be() {
 async fn what_is_wrong_is_said() {
     let folder = certificates();
     let server = with_a_user(MariadbServer::secured(folder.path(), &[WHO_ENCRYPTS]));
-    let refusal =
-        async |host: &str, options: &str| refused(&url(&server, host, &folder, options)).await;
-    let place = server.port.to_string();
-
-    for options in [
-        "sslmode=verify-full",
-        "sslmode=verify-full&sslrootcert=@other-ca.pem",
-        "sslmode=require&sslrootcert=@other-ca.pem",
-    ] {
-        let error = refusal("127.0.0.1", options).await;
-        check(&error, ErrorKind::Denied, "is not trusted", &place);
-        assert!(error.advice().unwrap().contains("sslrootcert="), "{error}");
-    }
-    let error = refusal("localhost", "sslmode=verify-full&sslrootcert=@ca.pem").await;
-    check(&error, ErrorKind::Denied, "is for another host", &place);
-
-    let error = refusal("127.0.0.1", "sslmode=disable").await;
-    check(&error, ErrorKind::Denied, "refuses this user", &place);
-    assert!(
-        error.advice().unwrap().contains("sslmode=require"),
-        "{error}"
-    );
-
-    let error = refusal("127.0.0.1", "sslmode=verify-full&sslrootcert=@nowhere.pem").await;
-    check(&error, ErrorKind::InvalidConfig, "cannot be read", &place);
-    let error = refusal(
-        "127.0.0.1",
-        "sslmode=verify-full&sslrootcert=@server-key.pem",
+    let plain = with_a_user(MariadbServer::start());
+    tls_refusals::are_said(
+        |host, options| url(&server, host, &folder, options),
+        |host, options| url(&plain, host, &folder, options),
     )
     .await;
-    check(&error, ErrorKind::InvalidConfig, "no certificates", &place);
-
-    let plain = with_a_user(MariadbServer::start());
-    for options in ["sslmode=require", "sslmode=verify-full&sslrootcert=@ca.pem"] {
-        let error = refused(&url(&plain, "127.0.0.1", &folder, options)).await;
-        let place = plain.port.to_string();
-        check(&error, ErrorKind::EngineUnfit, "does not encrypt", &place);
-        assert!(
-            error.advice().unwrap().contains("sslmode=disable"),
-            "{error}"
-        );
-    }
 }
 
 /// A user of whom the server asks for TLS, on a server that does not ask it of all.

@@ -6,10 +6,11 @@ mod support;
 
 use std::time::Duration;
 
-use leasehold::{ErrorKind, LeaseState, Locks};
+use leasehold::{LeaseState, Locks};
 use support::authority::certificates;
-use support::bad_input::{PASSWORD, check, refused};
+use support::bad_input::PASSWORD;
 use support::postgres_server::PostgresServer;
+use support::tls_refusals;
 
 const fn ms(count: u64) -> Duration {
     Duration::from_millis(count)
@@ -83,47 +84,10 @@ async fn without_tls_if_need_be() {
 async fn what_is_wrong_is_said() {
     let folder = certificates();
     let server = PostgresServer::secured(folder.path(), WHO_ENCRYPTS);
-    let refusal =
-        async |host: &str, options: &str| refused(&url(&server, host, &folder, options)).await;
-    let place = server.port.to_string();
-
-    for options in [
-        "sslmode=verify-full",
-        "sslmode=verify-full&sslrootcert=@other-ca.pem",
-        "sslmode=require&sslrootcert=@other-ca.pem",
-    ] {
-        let error = refusal("127.0.0.1", options).await;
-        check(&error, ErrorKind::Denied, "is not trusted", &place);
-        assert!(error.advice().unwrap().contains("sslrootcert="), "{error}");
-    }
-    let error = refusal("localhost", "sslmode=verify-full&sslrootcert=@ca.pem").await;
-    check(&error, ErrorKind::Denied, "is for another host", &place);
-    assert!(error.to_string().contains("127.0.0.1"), "{error}");
-
-    let error = refusal("127.0.0.1", "sslmode=disable").await;
-    check(&error, ErrorKind::Denied, "not encrypted", &place);
-    assert!(
-        error.advice().unwrap().contains("sslmode=require"),
-        "{error}"
-    );
-
-    let error = refusal("127.0.0.1", "sslmode=verify-full&sslrootcert=@nowhere.pem").await;
-    check(&error, ErrorKind::InvalidConfig, "cannot be read", &place);
-    let error = refusal(
-        "127.0.0.1",
-        "sslmode=verify-full&sslrootcert=@server-key.pem",
+    let plain = PostgresServer::start();
+    tls_refusals::are_said(
+        |host, options| url(&server, host, &folder, options),
+        |host, options| url(&plain, host, &folder, options),
     )
     .await;
-    check(&error, ErrorKind::InvalidConfig, "no certificates", &place);
-
-    let plain = PostgresServer::start();
-    for options in ["sslmode=require", "sslmode=verify-full&sslrootcert=@ca.pem"] {
-        let error = refused(&url(&plain, "127.0.0.1", &folder, options)).await;
-        let place = plain.port.to_string();
-        check(&error, ErrorKind::EngineUnfit, "does not encrypt", &place);
-        assert!(
-            error.advice().unwrap().contains("sslmode=disable"),
-            "{error}"
-        );
-    }
 }

@@ -24,6 +24,7 @@ pub mod proxy;
 pub mod redis_server;
 pub mod server_process;
 pub mod server_user;
+pub mod tls_refusals;
 pub mod zookeeper_cluster;
 
 use std::net::TcpListener;
