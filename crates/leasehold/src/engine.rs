@@ -22,7 +22,12 @@ use crate::name::LockName;
 use crate::token::FencingToken;
 use crate::url::EngineUrl;
 
-#[cfg(any(feature = "etcd", feature = "zookeeper-tls"))]
+#[cfg(any(
+    feature = "etcd",
+    feature = "zookeeper-tls",
+    feature = "postgres",
+    feature = "mysql"
+))]
 pub(crate) mod certificates;
 #[cfg(feature = "etcd")]
 pub mod etcd;
@@ -133,6 +138,12 @@ pub trait Engine: Debug + Send + Sync + 'static {
 
     /// Whose SQL it speaks, if tables of the user's can be fenced in the same database.
     fn dialect(&self) -> Option<Dialect> {
+        None
+    }
+
+    /// The statement that checks a lease within a transaction of the user's own, with places for the lock's name and the token: see
+    /// [`CheckSql`](crate::guard::sql::CheckSql).
+    fn check_sql(&self) -> Option<String> {
         None
     }
 

@@ -8,7 +8,7 @@ use crate::claim::{ClaimId, Claimant};
 use crate::clock::Moment;
 use crate::engine::{LossReason, Released, Renewal};
 use crate::error::{Error, ErrorKind, Result};
-use crate::guard::sql::{Dialect, FenceSql};
+use crate::guard::sql::{CheckSql, Dialect, FenceSql};
 use crate::hold::Hold;
 use crate::keep_alive;
 use crate::locks::Core;
@@ -145,6 +145,20 @@ impl LeaseView {
     /// The token as it can stand in a statement on a table of the user's own: see [`guard::sql`](crate::guard::sql).
     pub fn fence_sql(&self, dialect: Dialect) -> FenceSql {
         FenceSql::new(dialect, self.token())
+    }
+
+    /// What to say first in a transaction of the user's own, in the database that keeps the locks: it then fails unless this lease is
+    /// held, and nobody else is let in before it has ended.
+    pub fn check_sql(&self) -> Result<CheckSql> {
+        let Some(statement) = self.core.engine.check_sql() else {
+            let error = Error::new(
+                ErrorKind::Unsupported,
+                format!("{} has no transactions", self.core.engine.scheme()),
+            )
+            .advise("give the token to whatever is written to, or keep the locks in its database");
+            return Err(self.core.place(error, "check", self.name()));
+        };
+        Ok(CheckSql::new(statement, self.name().clone(), self.token()))
     }
 
     /// The secret that signs the claim. Whoever has it can renew and release.

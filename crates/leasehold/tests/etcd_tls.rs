@@ -5,44 +5,15 @@
 
 mod support;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use leasehold::{Error, ErrorKind, LeaseState, Locks};
-use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
+use support::authority::Authority;
 use support::etcd_cluster::EtcdCluster;
 
 const fn secs(count: u64) -> Duration {
     Duration::from_secs(count)
-}
-
-/// Who vouches for certificates.
-struct Authority(Issuer<'static, KeyPair>);
-
-impl Authority {
-    /// Its own certificate is `name.pem`.
-    fn new(folder: &Path, name: &str) -> Self {
-        let key = KeyPair::generate().unwrap();
-        let mut params = CertificateParams::default();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let certificate = params.self_signed(&key).unwrap();
-        std::fs::write(folder.join(format!("{name}.pem")), certificate.pem()).unwrap();
-        Self(Issuer::new(params, key))
-    }
-
-    /// `name.pem` and `name-key.pem`, for this host.
-    fn vouch_for(&self, folder: &Path, name: &str, host: &str) {
-        let key = KeyPair::generate().unwrap();
-        let mut params = CertificateParams::new([host.to_owned()]).unwrap();
-        // The server is a client too: of itself, for its gateway.
-        params.extended_key_usages = vec![
-            ExtendedKeyUsagePurpose::ServerAuth,
-            ExtendedKeyUsagePurpose::ClientAuth,
-        ];
-        let certificate = params.signed_by(&key, &self.0).unwrap();
-        std::fs::write(folder.join(format!("{name}.pem")), certificate.pem()).unwrap();
-        std::fs::write(folder.join(format!("{name}-key.pem")), key.serialize_pem()).unwrap();
-    }
 }
 
 struct Secured {

@@ -74,6 +74,14 @@ async fn who_may_not_make_the_tables_is_told_and_can_use_those_of_another() {
 }
 
 #[tokio::test]
+async fn two_connections_are_enough_to_make_the_tables() {
+    let url = format!("{}?table=few&pool=2&timeout=2s", server().url());
+    let locks = Locks::connect(&url).await.unwrap();
+    let lease = locks.lock("x").acquire().await.unwrap();
+    lease.release().await.unwrap();
+}
+
+#[tokio::test]
 async fn an_older_layout_is_brought_up_to_date_and_a_newer_one_refused() {
     let url = format!("{}?table=aged", server().url());
     let locks = Locks::connect(&url).await.unwrap();

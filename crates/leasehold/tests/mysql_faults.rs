@@ -6,9 +6,11 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use leasehold::{ErrorKind, Locks};
+use leasehold::{ErrorKind, LeaseState, Locks};
 use nix::sys::signal::Signal;
+use support::bent_clock::BentClock;
 use support::crowd::Crowd;
+use support::database_faults::{self, PATIENCE, TTL};
 use support::mariadb_server::MariadbServer;
 
 const fn ms(count: u64) -> Duration {
@@ -144,4 +146,120 @@ async fn another_users_process_is_served_although_it_cannot_be_woken() {
     println!("without wake-ups, a hand-over took {worst:?} at most");
     assert!(worst < ms(1000), "{worst:?}");
     assert!(ours.warnings().join(" ").contains("another user"));
+}
+
+fn few_connections(server: &MariadbServer) -> String {
+    format!("{}?pool=2&timeout=2s&connect_timeout=2s", server.url())
+}
+
+fn with_a_bent_clock() -> (MariadbServer, BentClock) {
+    let clock = BentClock::off_by(0);
+    (MariadbServer::within(&[], &clock.environment()), clock)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clock_that_steps_back_breaks_nothing() {
+    let (server, clock) = with_a_bent_clock();
+    let now = || -> f64 { server.sql("SELECT UNIX_TIMESTAMP(NOW(6))").parse().unwrap() };
+    let before = now();
+    database_faults::a_clock_that_steps_back(&few_connections(&server), &clock).await;
+    assert!(now() < before - 3000.0, "the clock was not bent");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clock_that_steps_forward_never_turns_tokens_back() {
+    let (server, clock) = with_a_bent_clock();
+    database_faults::a_clock_that_steps_forward(&few_connections(&server), &clock).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_two_connections_renewals_do_not_wait_behind_attempts() {
+    let server = MariadbServer::start();
+    database_faults::two_connections_for_all(&server.url()).await;
+}
+
+/// A server that takes so few, with a user for whom no connection is reserved.
+fn with_few_connections(most: usize) -> MariadbServer {
+    let server = MariadbServer::with(&[&format!("--max-connections={most}")]);
+    server.sql("CREATE USER 'me'@'%' IDENTIFIED BY 'p'; GRANT ALL ON locks.* TO 'me'@'%'");
+    server
+}
+
+/// Strangers take all connections that the server gives, just after a lock was taken.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_takes_no_more_connections() {
+    let server = with_few_connections(10);
+    let url = server.url_of("me", "p", "locks");
+    // Who finds the tables has opened no more connections than it has needed so far.
+    drop(Locks::connect(&url).await.unwrap());
+    let locks = Locks::connect(&url).await.unwrap();
+    let held = locks.lock("held").ttl(TTL).acquire().await.unwrap();
+    let stranger = |_| server.session_of("me", "p", "DO SLEEP(60)");
+    let strangers: Vec<_> = (0..12).map(stranger).collect();
+    let theirs = "SELECT COUNT(*) FROM information_schema.processlist WHERE user = 'me'";
+    let deadline = Instant::now() + PATIENCE;
+    // One more is kept for an administrator, who asks.
+    while server.try_sql(theirs) != Ok("10".to_owned()) {
+        assert!(Instant::now() < deadline, "there is room left");
+        tokio::time::sleep(ms(20)).await;
+    }
+    let error = Locks::connect(format!("{url}?table=other"))
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    assert!(error.to_string().contains("no more connections"), "{error}");
+    assert!(
+        error.advice().unwrap().contains("max_connections"),
+        "{error}"
+    );
+
+    // What is held is kept, and given back.
+    tokio::time::sleep(TTL * 2).await;
+    assert_eq!(held.state(), LeaseState::Held);
+    let other = locks.lock("other").ttl(TTL).acquire().await.unwrap();
+    other.release().await.unwrap();
+    // Whoever would wait is told why it cannot.
+    let error = locks
+        .lock("held")
+        .wait(ms(500))
+        .acquire()
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    assert!(error.to_string().contains("no more connections"), "{error}");
+    assert!(error.advice().is_some(), "{error}");
+    held.release().await.unwrap();
+
+    drop(strangers);
+    // Their sessions do not notice by themselves.
+    let asleep = "SELECT id FROM information_schema.processlist WHERE info LIKE 'DO SLEEP%'";
+    loop {
+        let ids = server.sql(asleep);
+        if ids.is_empty() {
+            break;
+        }
+        for id in ids.lines() {
+            // It may have gone by now.
+            let _ = server.try_sql(&format!("KILL {id}"));
+        }
+    }
+    let held = locks.lock("held").acquire().await.unwrap();
+    let next = tokio::spawn(locks.lock("held").wait(PATIENCE).acquire());
+    let waits = "SELECT COUNT(*) FROM leasehold_waiters";
+    while server.sql(waits) == "0" {
+        assert!(!next.is_finished(), "{:?}", next.await);
+        tokio::time::sleep(ms(20)).await;
+    }
+    held.release().await.unwrap();
+    next.await.unwrap().unwrap().release().await.unwrap();
+}
+
+/// Sixteen handles want thirty-four connections, and there are twenty.
+#[tokio::test(flavor = "multi_thread")]
+async fn too_few_connections_for_all() {
+    let server = with_few_connections(20);
+    let url = format!("{}?pool=2&timeout=2s", server.url_of("me", "p", "locks"));
+    let crowd = Crowd::start(&url, TTL).await;
+    crowd.goes_on(300, PATIENCE).await;
+    crowd.ends_well("too few connections", 1).await;
 }

@@ -7,21 +7,17 @@ mod support;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use leasehold::conformance::history::Violation;
 use leasehold::{ErrorKind, LeaseState, Locks, LossReason};
 use support::bent_clock::BentClock;
 use support::crowd::Crowd;
+use support::database_faults::{self, PATIENCE, TTL};
 use support::pgbouncer::PgBouncer;
 use support::postgres_server::{PostgresServer, Stop};
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinHandle;
 
 const fn ms(count: u64) -> Duration {
     Duration::from_millis(count)
 }
-
-/// On a loaded machine.
-const PATIENCE: Duration = ms(20_000);
-const TTL: Duration = ms(1000);
 
 fn few_connections(url: &str) -> String {
     format!("{url}?pool=2&timeout=2s&connect_timeout=2s")
@@ -96,88 +92,28 @@ fn with_a_bent_clock() -> (PostgresServer, BentClock) {
     (PostgresServer::within(&[], &clock.environment()), clock)
 }
 
-/// Locks then expire late; nobody is let in too soon.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_clock_that_steps_back_breaks_nothing() {
     let (server, clock) = with_a_bent_clock();
-    let crowd = Crowd::start(&few_connections(&server.url()), TTL).await;
     let now = || -> f64 {
         let said = server.sql("SELECT extract(epoch FROM clock_timestamp())");
         said.parse().unwrap()
     };
     let before = now();
-    for seconds in [-2, -60, -3600] {
-        crowd.goes_on(50, PATIENCE).await;
-        clock.step_to(seconds);
-    }
+    database_faults::a_clock_that_steps_back(&few_connections(&server.url()), &clock).await;
     assert!(now() < before - 3000.0, "the clock was not bent");
-    crowd.goes_on(100, PATIENCE).await;
-    crowd.ends_well("clock back", 3).await;
 }
 
-/// Locks expire early, so two may hold one for a moment, and the earlier of them may enter last. Everyone goes on, and tokens rise with
-/// every grant.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_clock_that_steps_forward_never_turns_tokens_back() {
     let (server, clock) = with_a_bent_clock();
-    let crowd = Crowd::start(&few_connections(&server.url()), TTL).await;
-    for seconds in [2, 60, 3600, 0, 7200] {
-        crowd.goes_on(50, PATIENCE).await;
-        clock.step_to(seconds);
-    }
-    crowd.goes_on(100, PATIENCE).await;
-    for violation in crowd.end("clock forward", 5, Vec::new()).await {
-        if let Violation::TokenFell { earlier, later, .. } = &violation {
-            let beside = later.entered.since(earlier.entered) < TTL;
-            assert!(beside, "not only a matter of early expiry: {violation}");
-        }
-    }
-    let locks = Locks::connect(server.url()).await.unwrap();
-    let mut last = None;
-    for seconds in [0, 3600, -3600, 60, -60, 0] {
-        clock.step_to(seconds);
-        let lease = locks.lock("z").acquire().await.unwrap();
-        assert!(Some(lease.token()) > last, "{seconds} s");
-        last = Some(lease.token());
-        lease.release().await.unwrap();
-    }
+    database_faults::a_clock_that_steps_forward(&few_connections(&server.url()), &clock).await;
 }
 
-/// Two connections, a hundred that wait, and others whose leases must be renewed meanwhile.
 #[tokio::test(flavor = "multi_thread")]
 async fn with_two_connections_renewals_do_not_wait_behind_attempts() {
     let server = PostgresServer::start();
-    let url = format!("{}?pool=2&timeout=20s", server.url());
-    let locks = Locks::connect(url).await.unwrap();
-    let mut held = Vec::new();
-    for nth in 0..5 {
-        let request = locks.lock(format!("held/{nth}")).ttl(ms(2000));
-        held.push(request.acquire().await.unwrap());
-    }
-    let mut waiting = JoinSet::new();
-    for _ in 0..100 {
-        let locks = locks.clone();
-        waiting.spawn(async move {
-            for _ in 0..3 {
-                let lease = locks.lock("x").wait_forever().acquire().await.unwrap();
-                tokio::time::sleep(ms(5)).await;
-                lease.release().await.unwrap();
-            }
-        });
-    }
-    let began = Instant::now();
-    while !waiting.is_empty() {
-        assert!(began.elapsed() < PATIENCE * 2, "{} wait", waiting.len());
-        let _ = tokio::time::timeout(ms(50), waiting.join_next()).await;
-        for lease in &held {
-            assert!(lease.is_valid(), "{:?}", lease.state());
-        }
-    }
-    println!(
-        "two connections: 300 visits of 100 in {:?}",
-        began.elapsed()
-    );
-    assert!(began.elapsed() > ms(1000), "too soon for a renewal");
+    database_faults::two_connections_for_all(&server.url()).await;
 }
 
 /// A user's transaction that keeps a table locked, for so long.

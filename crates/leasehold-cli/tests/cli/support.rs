@@ -19,6 +19,8 @@ pub mod redis_server;
 #[path = "../../../leasehold/tests/support/zookeeper_cluster.rs"]
 pub mod zookeeper_cluster;
 
+#[path = "../../../leasehold/tests/support/server_process.rs"]
+pub mod server_process;
 #[path = "../../../leasehold/tests/support/server_user.rs"]
 pub mod server_user;
 

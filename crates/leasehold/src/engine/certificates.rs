@@ -1,15 +1,18 @@
 //! The files that a URL names for TLS.
 
 use crate::error::{Error, ErrorKind, Result};
+#[cfg(any(feature = "etcd", feature = "zookeeper-tls"))]
 use crate::url::EngineUrl;
 
 /// What is in them.
+#[cfg(any(feature = "etcd", feature = "zookeeper-tls"))]
 pub(crate) struct Certificates {
     pub(crate) ca: Option<Vec<u8>>,
     /// Our certificate and its key.
     pub(crate) identity: Option<(Vec<u8>, Vec<u8>)>,
 }
 
+#[cfg(any(feature = "etcd", feature = "zookeeper-tls"))]
 impl Certificates {
     /// By the options `ca`, `cert` and `key` of a URL with this scheme; `None` for any other scheme.
     pub(crate) fn of(url: &EngineUrl, scheme: &str) -> Result<Option<Self>> {
@@ -37,7 +40,7 @@ impl Certificates {
 }
 
 /// A file without any would mean that nobody is trusted.
-fn certificates(file: &str) -> Result<Vec<u8>> {
+pub(crate) fn certificates(file: &str) -> Result<Vec<u8>> {
     let read = read(file)?;
     match String::from_utf8_lossy(&read).contains("BEGIN CERTIFICATE") {
         true => Ok(read),

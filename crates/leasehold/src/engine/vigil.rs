@@ -10,6 +10,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::backoff::Backoff;
 use crate::clock::{Clock, Moment};
+use crate::engine::rows::same;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Whether anyone listens just now, and how to ask for it.
@@ -22,7 +23,7 @@ pub(crate) struct Vigil {
 #[derive(Debug, Clone)]
 enum Report {
     AliveUntil(Moment),
-    Failed(ErrorKind, String),
+    Failed(Arc<Error>),
 }
 
 impl Report {
@@ -45,7 +46,8 @@ impl Vigil {
     pub(crate) fn new() -> (Self, Needed) {
         let need = Needed::default();
         let needed = Arc::clone(&need);
-        let report = watch::Sender::new(Report::Failed(ErrorKind::Unexpected, String::new()));
+        let nothing_yet = Error::new(ErrorKind::Unexpected, String::new());
+        let report = watch::Sender::new(Report::Failed(Arc::new(nothing_yet)));
         (Self { need, report }, needed)
     }
 
@@ -73,7 +75,7 @@ impl Vigil {
         let heard = async {
             while report.changed().await.is_ok() {
                 match &*report.borrow_and_update() {
-                    Report::Failed(kind, what) => return Err(Error::new(*kind, what.clone())),
+                    Report::Failed(error) => return Err(same(error)),
                     report if report.is_alive() => return Ok(()),
                     Report::AliveUntil(_) => {}
                 }
@@ -131,7 +133,7 @@ pub(crate) fn keep<L: Listens>(
                     return;
                 };
                 let Some(ears) = watch.ears() else { return };
-                let failed = Report::Failed(error.kind(), error.what().to_owned());
+                let failed = Report::Failed(Arc::new(error));
                 ears.vigil().report.send_replace(failed);
                 drop(ears);
                 tokio::time::sleep(watch.delay.delay()).await;

@@ -11,11 +11,14 @@
 //!
 //! From then on an `UPDATE` that sets the column to a lower token fails in the database, whoever sends it. An `UPDATE` that
 //! does not name the column at all passes: fence all writers, or none is safe.
+//!
+//! Where the locks are kept in the same database, a [`CheckSql`] needs neither column nor trigger.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::name::LockName;
 use crate::token::FencingToken;
 
 /// The column that keeps the highest token, unless another is named.
@@ -285,6 +288,40 @@ impl FenceSql {
 impl fmt::Display for FenceSql {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.set())
+    }
+}
+
+/// A statement for a transaction of the user's own, in the database that keeps the locks: it fails unless the lease is held, and then
+/// nobody else is let in before the transaction has ended. From [`LeaseView::check_sql`](crate::LeaseView::check_sql).
+///
+/// On PostgreSQL it fails with [`POSTGRES_STALE`] and ends the transaction; on MySQL with [`MYSQL_STALE`], and the transaction is to be
+/// rolled back. Renewals do not wait for it; a release does, so end the transaction first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CheckSql {
+    statement: String,
+    lock: LockName,
+    token: FencingToken,
+}
+
+impl CheckSql {
+    pub(crate) fn new(statement: String, lock: LockName, token: FencingToken) -> Self {
+        Self {
+            statement,
+            lock,
+            token,
+        }
+    }
+
+    /// The statement, with places for two parameters.
+    pub fn statement(&self) -> &str {
+        &self.statement
+    }
+
+    /// The parameters: the lock's name and the token.
+    pub fn parameters(&self) -> (&str, i64) {
+        // A token is always below 2^53.
+        let token = i64::try_from(self.token.get()).unwrap_or(i64::MAX);
+        (self.lock.as_str(), token)
     }
 }
 

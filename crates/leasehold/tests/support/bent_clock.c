@@ -1,6 +1,7 @@
 // Preloaded into a server: its wall clock is off by as many seconds as the mapped file says, live.
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -37,4 +38,12 @@ time_t time(time_t *to) {
   clock_gettime(CLOCK_REALTIME, &exact);
   if (to) *to = exact.tv_sec;
   return exact.tv_sec;
+}
+
+// Who waits until a time by that clock means its own.
+int pthread_cond_timedwait(pthread_cond_t *restrict condition, pthread_mutex_t *restrict mutex,
+                           const struct timespec *restrict until) {
+  struct timespec truly = *until;
+  if (offset) truly.tv_sec -= *offset;
+  return pthread_cond_clockwait(condition, mutex, CLOCK_REALTIME, &truly);
 }

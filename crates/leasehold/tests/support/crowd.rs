@@ -51,9 +51,12 @@ impl Crowd {
     /// A client at each of these.
     pub async fn at(urls: &[&str], ttl: Duration) -> Self {
         let notes = Arc::new(Notes::default());
-        let mut crowd = JoinSet::new();
+        let mut all = Vec::new();
         for url in urls {
-            let locks = Locks::connect(*url).await.unwrap();
+            all.push(Locks::connect(*url).await.unwrap());
+        }
+        let mut crowd = JoinSet::new();
+        for locks in all {
             crowd.spawn(come_and_go(locks, ttl, 3, Arc::clone(&notes)));
         }
         Self {

@@ -2,10 +2,13 @@
 
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
 
+pub mod authority;
 pub mod bad_input;
 pub mod bent_clock;
 #[cfg(feature = "conformance")]
 pub mod crowd;
+#[cfg(feature = "conformance")]
+pub mod database_faults;
 pub mod deployment;
 pub mod etcd_cluster;
 pub mod etcd_links;
@@ -19,7 +22,9 @@ pub mod postgres_server;
 pub mod process;
 pub mod proxy;
 pub mod redis_server;
+pub mod server_process;
 pub mod server_user;
+pub mod tls_refusals;
 pub mod zookeeper_cluster;
 
 use std::net::TcpListener;

@@ -1,38 +1,35 @@
 //! PgBouncer, which gives each transaction another session.
 
 use std::fs;
-use std::process::{Child, Command, Stdio};
-use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::path::Path;
 
-use super::free_port;
-use super::postgres_server::{PostgresServer, as_user, folder, program};
+use nix::sys::signal::Signal;
+
+use super::postgres_server::{PostgresServer, answers, as_user, folder};
+use super::server_process::ServerProcess;
 
 pub struct PgBouncer {
     pub port: u16,
-    process: Mutex<Child>,
-    folder: tempfile::TempDir,
+    process: ServerProcess,
 }
 
 impl PgBouncer {
     /// In transaction mode, with so many connections to the server.
     pub fn before(server: &PostgresServer, size: usize) -> Self {
-        for _ in 0..20 {
-            let (port, folder) = (free_port(), folder());
-            let settings = settings(server.port, port, size);
-            fs::write(folder.path().join("pgbouncer.ini"), settings).unwrap();
-            let users = "\"postgres\" \"\"\n";
-            fs::write(folder.path().join("users"), users).unwrap();
-            let mut process = spawn(&folder);
-            if answers(port, &mut process) {
-                return Self {
-                    port,
-                    process: Mutex::new(process),
-                    folder,
-                };
-            }
+        let server = server.port;
+        let start = move |port, folder: &Path| {
+            let settings = settings(server, port, size);
+            fs::write(folder.join("pgbouncer.ini"), settings).unwrap();
+            fs::write(folder.join("users"), "\"postgres\" \"\"\n").unwrap();
+            let mut command = as_user("postgres", pgbouncer());
+            command.args(["-q", "pgbouncer.ini"]).current_dir(folder);
+            command
+        };
+        let process = ServerProcess::start(folder(), start, answers);
+        Self {
+            port: process.port,
+            process,
         }
-        panic!("pgbouncer does not start: ./test.sh installs it");
     }
 
     pub fn url(&self) -> String {
@@ -41,41 +38,13 @@ impl PgBouncer {
 
     /// kill -9.
     pub fn kill(&self) {
-        let mut process = self.process.lock().unwrap();
-        let _ = process.kill();
-        let _ = process.wait();
+        self.process.stop(Signal::SIGKILL);
     }
 
     /// Starts it again on the same port.
     pub fn revive(&self) {
-        let mut process = self.process.lock().unwrap();
-        let deadline = Instant::now() + Duration::from_secs(30);
-        loop {
-            *process = spawn(&self.folder);
-            if answers(self.port, &mut process) {
-                return;
-            }
-            assert!(Instant::now() < deadline, "pgbouncer does not start again");
-        }
+        self.process.revive();
     }
-}
-
-impl Drop for PgBouncer {
-    fn drop(&mut self) {
-        self.kill();
-    }
-}
-
-fn spawn(folder: &tempfile::TempDir) -> Child {
-    as_user("postgres", pgbouncer())
-        .arg("-q")
-        .arg(folder.path().join("pgbouncer.ini"))
-        .current_dir(folder.path())
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("pgbouncer is missing: ./test.sh installs it")
 }
 
 fn settings(server: u16, port: u16, size: usize) -> String {
@@ -93,24 +62,6 @@ fn settings(server: u16, port: u16, size: usize) -> String {
          default_pool_size = {size}\n\
          max_client_conn = 2000\n"
     )
-}
-
-fn answers(port: u16, process: &mut Child) -> bool {
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while Instant::now() < deadline {
-        if process.try_wait().unwrap().is_some() {
-            return false;
-        }
-        let ready = Command::new(program("pg_isready"))
-            .args(["-q", "-h", "127.0.0.1", "-p", &port.to_string()])
-            .args(["-U", "postgres", "-d", "postgres"])
-            .status();
-        if ready.is_ok_and(|ready| ready.success()) {
-            return true;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    false
 }
 
 /// Debian keeps it where only an administrator looks.

@@ -2,22 +2,16 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, OnceLock};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 
-use super::free_port;
+use super::server_process::{ServerProcess, copy, data, put, said, send, template};
 pub use super::server_user::{as_user, folder};
 
 pub struct PostgresServer {
     pub port: u16,
-    folder: tempfile::TempDir,
-    arguments: Vec<String>,
-    environment: Vec<(String, String)>,
-    process: Mutex<Child>,
+    process: ServerProcess,
 }
 
 /// How a server is ended.
@@ -44,28 +38,35 @@ impl PostgresServer {
     /// With more in its environment too.
     pub fn within(settings: &[&str], environment: &[(String, String)]) -> Self {
         let folder = folder();
-        copy(template(), &folder.path().join("data"));
+        copy(&files(), &data(folder.path()));
         Self::in_folder(folder, settings, environment)
+    }
+
+    /// With TLS: the certificate `server.pem` and its key. Who may connect, and how, is said as in `pg_hba.conf`.
+    pub fn secured(certificates: &Path, who_may: &str) -> Self {
+        let folder = folder();
+        let data = data(folder.path());
+        copy(&files(), &data);
+        for name in ["server.pem", "server-key.pem"] {
+            put(&data, name, &fs::read(certificates.join(name)).unwrap());
+        }
+        put(&data, "pg_hba.conf", who_may.as_bytes());
+        let tls = [
+            "ssl=on",
+            "ssl_cert_file=server.pem",
+            "ssl_key_file=server-key.pem",
+        ];
+        Self::in_folder(folder, &tls, &[])
     }
 
     /// A standby of this one, which only reads.
     pub fn standby(&self) -> Self {
         let folder = folder();
-        let data = folder.path().join("data");
         let copied = as_postgres("pg_basebackup")
-            .args([
-                "-h",
-                "127.0.0.1",
-                "-p",
-                &self.port.to_string(),
-                "-U",
-                "postgres",
-                "-R",
-                "-X",
-                "stream",
-            ])
+            .args(["-h", "127.0.0.1", "-p", &self.port.to_string()])
+            .args(["-U", "postgres", "-R", "-X", "stream"])
             .args(["--checkpoint=fast", "--no-sync", "-D"])
-            .arg(&data)
+            .arg(data(folder.path()))
             .status();
         assert!(copied.unwrap().success(), "pg_basebackup");
         Self::in_folder(folder, &[], &[])
@@ -76,26 +77,24 @@ impl PostgresServer {
         settings: &[&str],
         environment: &[(String, String)],
     ) -> Self {
-        let arguments: Vec<_> = settings
+        let settings: Vec<_> = settings
             .iter()
-            .flat_map(|setting| ["-c".to_owned(), (*setting).to_owned()])
+            .map(|setting| (*setting).to_owned())
             .collect();
-        // Another process may take a free port before the server does.
-        for _ in 0..20 {
-            let port = free_port();
-            let mut process = spawn(port, folder.path(), &arguments, environment);
-            if answers(port, &mut process) {
-                return Self {
-                    port,
-                    folder,
-                    arguments,
-                    environment: environment.to_vec(),
-                    process: Mutex::new(process),
-                };
+        let environment = environment.to_vec();
+        let start = move |port, folder: &Path| {
+            let mut command = postgres(port, folder);
+            for setting in &settings {
+                command.args(["-c", setting]);
             }
+            command.envs(environment.iter().cloned());
+            command
+        };
+        let process = ServerProcess::start(folder, start, answers);
+        Self {
+            port: process.port,
+            process,
         }
-        let log = fs::read_to_string(folder.path().join("log")).unwrap_or_default();
-        panic!("postgres does not start: {log}");
     }
 
     pub fn url(&self) -> String {
@@ -112,7 +111,7 @@ impl PostgresServer {
 
     /// Where its files are.
     pub fn data(&self) -> PathBuf {
-        self.folder.path().join("data")
+        self.process.data()
     }
 
     /// Runs SQL as the superuser, and returns what it says: a line a row, columns apart by `|`.
@@ -124,78 +123,42 @@ impl PostgresServer {
     }
 
     pub fn try_sql(&self, database: &str, sql: &str) -> Result<String, String> {
-        let port = self.port.to_string();
-        let output = Command::new(program("psql"))
-            .args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1"])
-            .args([
-                "-h",
-                "127.0.0.1",
-                "-p",
-                &port,
-                "-U",
-                "postgres",
-                "-d",
-                database,
-                "-c",
-                sql,
-            ])
-            .stdin(Stdio::null())
-            .output()
-            .expect("psql is missing: ./test.sh installs it");
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end().to_owned();
-        match output.status.success() {
-            true => Ok(text(&output.stdout)),
-            false => Err(text(&output.stderr)),
-        }
+        said(
+            Command::new(program("psql"))
+                .args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1"])
+                .args(["-h", "127.0.0.1", "-p", &self.port.to_string()])
+                .args(["-U", "postgres", "-d", database, "-c", sql]),
+        )
     }
 
     /// Ends it.
     pub fn stop(&self, how: Stop) {
-        let mut process = self.process.lock().unwrap();
-        let signal = match how {
-            Stop::Fast => Signal::SIGINT,
-            Stop::Immediate => Signal::SIGQUIT,
-            Stop::Kill => Signal::SIGKILL,
-        };
-        // Before its parent is gone and nobody knows them any more.
-        let children = match how {
-            Stop::Kill => children_of(process.id()),
-            _ => Vec::new(),
-        };
-        send(process.id(), signal);
-        for child in children {
-            send(child, signal);
+        match how {
+            Stop::Fast => self.process.stop(Signal::SIGINT),
+            Stop::Immediate => self.process.stop(Signal::SIGQUIT),
+            Stop::Kill => {
+                // Before their parent is gone and nobody knows them any more.
+                let children = children_of(self.process.pid());
+                self.process.signal(Signal::SIGKILL);
+                for child in children {
+                    send(child, Signal::SIGKILL);
+                }
+                self.process.stop(Signal::SIGKILL);
+            }
         }
-        let _ = process.wait();
     }
 
     /// Starts it again on the same port, with all that is on its disk.
     pub fn revive(&self) {
-        let mut process = self.process.lock().unwrap();
-        let deadline = Instant::now() + Duration::from_secs(30);
-        loop {
-            // Left behind by kill -9.
-            let _ = fs::remove_file(self.data().join("postmaster.pid"));
-            *process = spawn(
-                self.port,
-                self.folder.path(),
-                &self.arguments,
-                &self.environment,
-            );
-            if answers(self.port, &mut process) {
-                return;
-            }
-            assert!(Instant::now() < deadline, "postgres does not start again");
-        }
+        self.process.revive();
     }
 
     /// Sends a signal to the server and all its processes: SIGSTOP lets it stand still.
     pub fn signal_all(&self, signal: Signal) {
-        let pid = self.process.lock().unwrap().id();
-        for child in children_of(pid) {
+        for child in children_of(self.process.pid()) {
             send(child, signal);
         }
-        send(pid, signal);
+        self.process.signal(signal);
     }
 }
 
@@ -204,10 +167,6 @@ impl Drop for PostgresServer {
         self.signal_all(Signal::SIGCONT);
         self.stop(Stop::Immediate);
     }
-}
-
-fn send(pid: u32, signal: Signal) {
-    let _ = kill(Pid::from_raw(pid as i32), signal);
 }
 
 fn children_of(pid: u32) -> Vec<u32> {
@@ -236,83 +195,41 @@ fn as_postgres(name: &str) -> Command {
     as_user("postgres", program(name))
 }
 
-/// What initdb makes, once for all servers of a test.
-fn template() -> &'static Path {
-    static MADE: OnceLock<tempfile::TempDir> = OnceLock::new();
-    let made = MADE.get_or_init(|| {
-        let folder = folder();
-        let mut initdb = as_postgres("initdb");
-        initdb
-            .args([
-                "-A",
-                "trust",
-                "-U",
-                "postgres",
-                "-E",
-                "UTF8",
-                "--locale=C",
-                "--no-sync",
-                "-D",
-            ])
-            .arg(folder.path().join("data"))
-            .stdout(Stdio::null());
-        assert!(initdb.status().expect("initdb").success(), "initdb");
-        folder
-    });
-    Box::leak(made.path().join("data").into_boxed_path())
-}
-
-fn copy(from: &Path, to: &Path) {
-    let mut cp = as_user("postgres", "cp");
-    let copied = cp.arg("-a").arg(from).arg(to).status();
-    assert!(copied.unwrap().success(), "cp");
-}
-
-fn spawn(
-    port: u16,
-    folder: &Path,
-    arguments: &[String],
-    environment: &[(String, String)],
-) -> Child {
-    let log = fs::File::options()
-        .create(true)
-        .append(true)
-        .open(folder.join("log"))
-        .unwrap();
-    as_postgres("postgres")
-        .arg("-D")
-        .arg(folder.join("data"))
-        .args(["-p", &port.to_string(), "-h", "127.0.0.1"])
-        .args([
-            "-c",
-            "unix_socket_directories=",
-            "-c",
-            "max_connections=1000",
-        ])
-        // What was written outlives kill -9 all the same, and the machine's disk is not what is tested.
-        .args(["-c", "fsync=off"])
-        .args(arguments)
-        .envs(environment.iter().cloned())
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(log)
-        .spawn()
-        .expect("postgres is missing: ./test.sh installs it")
-}
-
-fn answers(port: u16, process: &mut Child) -> bool {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while Instant::now() < deadline {
-        if process.try_wait().unwrap().is_some() {
-            return false;
-        }
-        let ready = Command::new(program("pg_isready"))
-            .args(["-q", "-h", "127.0.0.1", "-p", &port.to_string()])
+/// What initdb makes.
+fn files() -> PathBuf {
+    let initdb = program("initdb");
+    let version = initdb.iter().rev().nth(2).unwrap().to_string_lossy();
+    template(&format!("postgres-template-{version}"), |folder| {
+        let made = as_postgres("initdb")
+            .args(["-A", "trust", "-U", "postgres", "-E", "UTF8"])
+            .args(["--locale=C", "--no-sync", "-D"])
+            .arg(data(folder.path()))
+            .stdout(Stdio::null())
             .status();
-        if ready.is_ok_and(|ready| ready.success()) {
-            return true;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    false
+        assert!(made.expect("initdb").success(), "initdb");
+        folder
+    })
+}
+
+fn postgres(port: u16, folder: &Path) -> Command {
+    // Left behind by kill -9.
+    let _ = fs::remove_file(data(folder).join("postmaster.pid"));
+    let mut command = as_postgres("postgres");
+    command
+        .arg("-D")
+        .arg(data(folder))
+        .args(["-p", &port.to_string(), "-h", "127.0.0.1"])
+        .args(["-c", "unix_socket_directories="])
+        .args(["-c", "max_connections=1000"])
+        // What was written outlives kill -9 all the same, and the machine's disk is not what is tested.
+        .args(["-c", "fsync=off"]);
+    command
+}
+
+pub fn answers(port: u16) -> bool {
+    let ready = Command::new(program("pg_isready"))
+        .args(["-q", "-h", "127.0.0.1", "-p", &port.to_string()])
+        .args(["-U", "postgres", "-d", "postgres"])
+        .status();
+    ready.is_ok_and(|ready| ready.success())
 }

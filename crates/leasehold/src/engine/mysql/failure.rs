@@ -3,6 +3,7 @@
 use mysql_async::{DriverError, Error as Cause, IoError};
 
 use super::schema::LAYOUT;
+use crate::engine::tls;
 use crate::error::{Error, ErrorKind};
 
 /// The number of what the server said.
@@ -12,6 +13,11 @@ pub(crate) fn code(error: &Error) -> Option<u16> {
         Cause::Server(said) => Some(said.code),
         _ => None,
     }
+}
+
+/// Whether the server refused a connection because it has too many.
+pub(crate) fn is_full(error: &Error) -> bool {
+    matches!(code(error), Some(1040 | 1203 | 1226))
 }
 
 /// There is no such table.
@@ -94,6 +100,9 @@ pub(crate) fn of_call(cause: Cause) -> Error {
 
 /// An error while connecting.
 pub(crate) fn of_connection(cause: Cause) -> Error {
+    if let Some(mistrust) = tls::mistrust(&cause) {
+        return mistrust.caused_by(cause);
+    }
     let login = "check them: mysql://user:password@host/database";
     let error = match &cause {
         Cause::Server(said) => {
@@ -114,6 +123,8 @@ pub(crate) fn of_connection(cause: Cause) -> Error {
                     format!("the server takes no connections from here: {message}"),
                 )
                 .advise("let the user connect from this host"),
+                // It wants connections to be encrypted.
+                3159 => Error::new(ErrorKind::Denied, message.clone()).advise("say ?sslmode=require"),
                 1049 => Error::new(ErrorKind::InvalidConfig, message.clone())
                     .advise("create the database, or name another: mysql://host/database"),
                 1040 | 1203 | 1226 => Error::new(
@@ -135,11 +146,6 @@ pub(crate) fn of_connection(cause: Cause) -> Error {
             format!("the server asks for a way of logging in that is not known: {name}"),
         )
         .advise("let the user log in with caching_sha2_password or mysql_native_password"),
-        Cause::Io(IoError::Tls(said)) => Error::new(
-            ErrorKind::Denied,
-            format!("the server's certificate is not trusted: {said}"),
-        )
-        .advise("name the certificate to trust: ?sslrootcert="),
         other => Error::new(
             ErrorKind::Unreachable,
             format!("the connection failed: {}", told(other)),
@@ -147,6 +153,20 @@ pub(crate) fn of_connection(cause: Cause) -> Error {
         .advise("see that the server is up, and the address right"),
     };
     error.caused_by(cause)
+}
+
+/// The same where nothing is encrypted: some servers refuse that as if the password were wrong.
+pub(crate) fn of_plain_connection(cause: Cause) -> Error {
+    let error = of_connection(cause);
+    match (error.kind(), error.advice()) {
+        (ErrorKind::Denied, Some(advice)) => {
+            let advice = format!(
+                "{advice}; if the server wants connections encrypted, say ?sslmode=require"
+            );
+            error.advise(advice)
+        }
+        _ => error,
+    }
 }
 
 /// An error of a statement on a table of the user's own, where our own tables are not what is meant.

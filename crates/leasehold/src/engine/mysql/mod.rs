@@ -320,6 +320,10 @@ impl Engine for Mysql {
         Some(Dialect::Mysql)
     }
 
+    fn check_sql(&self) -> Option<String> {
+        Some(self.0.server.named("CALL leasehold_check_lease(?, ?)"))
+    }
+
     async fn run_sql(&self, statements: &[String]) -> Result<()> {
         let done = self.0.server.run(Lane::Begin, statements).await;
         done.map_err(failure::of_users_table)

@@ -1,7 +1,9 @@
 //! The tables and procedures: one text, whether the engine makes them or an operator does.
 
+use mysql_async::prelude::Queryable;
+
 use super::failure;
-use super::server::{Lane, Server};
+use super::server::{self, Lane, Server};
 use super::settings::{DEFAULT_TABLE, check_table};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -23,6 +25,7 @@ const PROCEDURES: &[(&str, &str)] = &[
     ("leasehold_pass_on", include_str!("sql/pass_on.sql")),
     ("leasehold_listen", include_str!("sql/listen.sql")),
     ("leasehold_sweep", include_str!("sql/sweep.sql")),
+    ("leasehold_check_lease", include_str!("sql/check_lease.sql")),
 ];
 
 const DONE: &str = "REPLACE INTO leasehold_layout (only_row, version) VALUES (1, 1)";
@@ -79,13 +82,10 @@ pub(crate) async fn ensure(server: &Server) -> Result<()> {
     }
     // Many processes may start at once: one of them does it, and for the others it is done.
     let turn = format!("'leasehold-schema:{}'", server.settings().table);
-    let mut lent = server.lend(Lane::Begin).await?;
-    let waited = mysql_async::prelude::Queryable::query_drop(
-        &mut lent.connection,
-        format!("DO GET_LOCK({turn}, 20)"),
-    );
+    // One of its own: of few connections none is left for the work.
+    let mut waits = server::connect(server.settings()).await?;
     // Where there are no such locks, some may do it at once, which does no harm.
-    let _ = waited.await;
+    let _ = waits.query_drop(format!("DO GET_LOCK({turn}, 20)")).await;
     if is_there(server).await? {
         return Ok(());
     }

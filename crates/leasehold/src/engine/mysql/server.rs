@@ -85,6 +85,21 @@ impl Pool {
         }
     }
 
+    /// Whether there are connections, or someone is about to have one.
+    fn has_any(&self) -> bool {
+        self.permits.available_permits() < self.size || !self.idle().is_empty()
+    }
+
+    fn lend_idle(&self) -> Option<Lent<'_>> {
+        let permit = self.permits.try_acquire().ok()?;
+        let connection = self.idle().pop()?;
+        Some(Lent {
+            connection,
+            pool: self,
+            _permit: permit,
+        })
+    }
+
     fn idle(&self) -> MutexGuard<'_, Vec<Conn>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -109,6 +124,9 @@ pub(crate) async fn connect(settings: &Settings) -> Result<Conn> {
     };
     tls::install();
     match tokio::time::timeout(settings.connect_timeout, connecting).await {
+        Ok(Err(cause)) if matches!(settings.tls, Tls::No) => {
+            Err(failure::of_plain_connection(cause))
+        }
         Ok(connected) => connected.map_err(failure::of_connection),
         Err(_) => Err(failure::no_connection_in_time()),
     }
@@ -150,13 +168,36 @@ impl Server {
         let idle = pool.idle().pop();
         let connection = match idle {
             Some(connection) => connection,
-            None => connect(&self.settings).await?,
+            None => match connect(&self.settings).await {
+                Ok(connection) => connection,
+                Err(refused) if failure::is_full(&refused) => {
+                    drop(permit);
+                    return self.make_do(lane, refused).await;
+                }
+                Err(error) => return Err(error),
+            },
         };
         Ok(Lent {
             connection,
             pool,
             _permit: permit,
         })
+    }
+
+    /// The server takes no more connections: one that is there must do, as soon as it is free.
+    async fn make_do(&self, lane: Lane, refused: Error) -> Result<Lent<'_>> {
+        let pools: &[&Pool] = match lane {
+            Lane::Begin => &[&self.begin],
+            Lane::GoOn => &[&self.go_on, &self.begin],
+        };
+        let give_up = Clock::machine().now() + self.settings.timeout;
+        while Clock::machine().now() < give_up && pools.iter().any(|pool| pool.has_any()) {
+            if let Some(lent) = pools.iter().find_map(|pool| pool.lend_idle()) {
+                return Ok(lent);
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        Err(refused)
     }
 
     /// Makes a call; again if it was rolled back for no fault of its own, or if the connection was lost: all of

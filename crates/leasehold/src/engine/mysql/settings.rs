@@ -1,11 +1,11 @@
 //! What a MySQL URL says.
 
 use std::fmt;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use mysql_async::{Opts, OptsBuilder, SslOpts};
 
+use crate::engine::certificates::certificates;
 use crate::engine::rows::pool_size;
 use crate::error::{Error, ErrorKind, Result};
 use crate::url::EngineUrl;
@@ -45,7 +45,7 @@ pub(crate) struct Settings {
 }
 
 /// Whether connections are encrypted.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) enum Tls {
     No,
     /// If the server can.
@@ -60,9 +60,12 @@ impl fmt::Debug for Settings {
     }
 }
 
-/// What every session begins with. Nobody waits for long on the server: what was rolled back is tried again from here.
-const SESSION: &str =
-    "SET SESSION autocommit = 1, innodb_lock_wait_timeout = 1, lock_wait_timeout = 1";
+/// What every session begins with. Nobody waits for long on the server: what was rolled back is tried again from here. Where reads are to be
+/// repeatable, whoever only looks would lock what it sees as soon as it does so within `SET` or `IF`.
+const SESSION: [&str; 2] = [
+    "SET SESSION autocommit = 1, innodb_lock_wait_timeout = 1, lock_wait_timeout = 1",
+    "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+];
 
 impl Settings {
     pub(crate) fn from_url(url: &EngineUrl) -> Result<Self> {
@@ -81,7 +84,7 @@ impl Settings {
             .db_name(Some(database))
             .prefer_socket(false)
             .tcp_keepalive(Some(Duration::from_secs(30)))
-            .init(vec![SESSION]);
+            .init(SESSION.to_vec());
         let opts = match (url.option("socket"), url.hosts.as_slice()) {
             (Some(path), []) => opts.socket(Some(path)),
             (None, [host]) => at(opts, host)?,
@@ -109,7 +112,7 @@ impl Settings {
 
     /// What distinguishes one place to wait at from others. A secret: the password is in it.
     pub(crate) fn place(&self) -> String {
-        format!("{:?} {}", self.opts, self.table)
+        format!("{:?} {:?} {}", self.opts, self.tls, self.table)
     }
 }
 
@@ -138,17 +141,18 @@ fn tls(url: &EngineUrl) -> Result<Tls> {
             .with_danger_accept_invalid_certs(true)
             .with_danger_skip_domain_validation(true)
     };
-    let roots = url.option("sslrootcert");
+    let roots = url.option("sslrootcert").map(certificates).transpose()?;
+    let is_named = roots.is_some();
     let trusted = || match roots {
-        Some(file) => SslOpts::default()
-            .with_root_certs(vec![PathBuf::from(file).into()])
+        Some(roots) => SslOpts::default()
+            .with_root_certs(vec![roots.into()])
             .with_disable_built_in_roots(true),
         None => SslOpts::default(),
     };
     match url.option("sslmode").unwrap_or("prefer") {
         "disable" => Ok(Tls::No),
         "prefer" => Ok(Tls::Prefer(anyone())),
-        "require" if roots.is_none() => Ok(Tls::Yes(anyone())),
+        "require" if !is_named => Ok(Tls::Yes(anyone())),
         "require" | "verify-full" => Ok(Tls::Yes(trusted())),
         other => Err(invalid(format!("the option sslmode={other} is not known"))
             .advise("use disable, prefer, require or verify-full")),
@@ -186,6 +190,20 @@ mod tests {
         }
         for bad in ["", "1a", "a-b", "a.b", "a`b", "a'b", "é", &"x".repeat(41)] {
             assert!(check_table(bad).is_err(), "{bad}");
+        }
+    }
+
+    /// Who asks for a certificate must not be listened for by who does not.
+    #[test]
+    fn those_who_encrypt_differently_wait_apart() {
+        let place = |mode: &str| {
+            let url = format!("mysql://me@h/db?sslmode={mode}");
+            let url = EngineUrl::parse(&url).unwrap();
+            Settings::from_url(&url).unwrap().place()
+        };
+        let places = ["disable", "prefer", "require", "verify-full"].map(place);
+        for (nth, one) in places.iter().enumerate() {
+            assert!(places[..nth].iter().all(|other| other != one));
         }
     }
 

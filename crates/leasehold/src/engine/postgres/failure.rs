@@ -5,6 +5,7 @@ use tokio_postgres::Error as Cause;
 use tokio_postgres::error::SqlState;
 
 use super::schema::LAYOUT;
+use crate::engine::tls;
 use crate::error::{Error, ErrorKind};
 
 /// What to do about a failed call.
@@ -87,6 +88,9 @@ pub(crate) fn of_table(cause: Cause) -> Error {
     error.caused_by(cause)
 }
 
+/// How a server says that whom it refuses does not encrypt.
+const UNENCRYPTED: &str = "no encryption";
+
 /// An error while connecting.
 pub(crate) fn of_connection(cause: Cause) -> Error {
     if let Some(said) = cause.as_db_error() {
@@ -95,7 +99,15 @@ pub(crate) fn of_connection(cause: Cause) -> Error {
             SqlState::INVALID_PASSWORD,
             SqlState::INVALID_AUTHORIZATION_SPECIFICATION,
         ];
-        let error = if denied.contains(said.code()) {
+        let error = if message.contains("no pg_hba.conf entry") && message.contains(UNENCRYPTED) {
+            Error::new(
+                ErrorKind::Denied,
+                format!(
+                    "the server refuses this user, or connections that are not encrypted: {message}"
+                ),
+            )
+            .advise("say ?sslmode=require, or let pg_hba.conf admit the user")
+        } else if denied.contains(said.code()) {
             Error::new(
                 ErrorKind::Denied,
                 format!("the server refuses this user or password: {message}"),
@@ -140,18 +152,15 @@ pub(crate) fn of_connection(cause: Cause) -> Error {
         };
         return error.caused_by(cause);
     }
+    if let Some(mistrust) = tls::mistrust(&cause) {
+        return mistrust.caused_by(cause);
+    }
     let said = told(&cause);
     let error = if said.contains("password missing") {
         Error::new(ErrorKind::Denied, "the server asks for a password")
             .advise("give it: postgres://user:password@host/database")
     } else if said.contains("does not support TLS") {
         unfit("the server does not encrypt").advise("turn ssl on there, or say ?sslmode=disable")
-    } else if said.contains("certificate") {
-        Error::new(
-            ErrorKind::Denied,
-            format!("the server's certificate is not trusted: {said}"),
-        )
-        .advise("name the certificate to trust: ?sslrootcert=")
     } else {
         Error::new(
             ErrorKind::Unreachable,

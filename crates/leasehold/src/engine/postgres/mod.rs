@@ -371,6 +371,11 @@ impl Engine for Postgres {
         Some(Dialect::Postgres)
     }
 
+    fn check_sql(&self) -> Option<String> {
+        let schema = self.0.server.quoted_schema();
+        Some(format!("SELECT {schema}.check_lease($1, $2)"))
+    }
+
     async fn run_sql(&self, statements: &[String]) -> Result<()> {
         // Sent together, they are one transaction.
         let script = statements.join("\n");

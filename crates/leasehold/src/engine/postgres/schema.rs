@@ -24,6 +24,7 @@ pub fn sql(schema: &str) -> Result<String> {
         include_str!("sql/renew.sql"),
         include_str!("sql/listen.sql"),
         include_str!("sql/records.sql"),
+        include_str!("sql/check_lease.sql"),
         include_str!("sql/layout.sql"),
     ]
     .join("\n");

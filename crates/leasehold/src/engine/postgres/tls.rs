@@ -11,6 +11,7 @@ use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::settings::{Trust, invalid};
+use crate::engine::certificates::certificates;
 use crate::engine::tls;
 use crate::error::Result;
 
@@ -31,17 +32,13 @@ pub(crate) fn connector(trust: &Trust) -> Result<MakeRustlsConnect> {
             roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         }
         Trust::File(file) => {
-            let unreadable = |cause: rustls::pki_types::pem::Error| {
-                invalid(format!(
-                    "the certificates in {file} cannot be read: {cause}"
-                ))
-                .advise("let sslrootcert= name a file with certificates in PEM form")
+            let wrong = |cause: &dyn std::fmt::Display| {
+                invalid(format!("a certificate in {file:?} is not one: {cause}"))
+                    .advise("let sslrootcert= name a file with certificates in PEM form")
             };
-            for certificate in CertificateDer::pem_file_iter(file).map_err(unreadable)? {
-                let added = roots.add(certificate.map_err(unreadable)?);
-                added.map_err(|cause| {
-                    invalid(format!("a certificate in {file} is not one: {cause}"))
-                })?;
+            for certificate in CertificateDer::pem_slice_iter(&certificates(file)?) {
+                let certificate = certificate.map_err(|cause| wrong(&cause))?;
+                roots.add(certificate).map_err(|cause| wrong(&cause))?;
             }
         }
     }

@@ -8,7 +8,7 @@ SQL SECURITY INVOKER
 acquire: BEGIN
   DECLARE v_stripe INT DEFAULT CRC32(p_name) % 1024;
   DECLARE v_outcome VARCHAR(8) CHARACTER SET ascii DEFAULT 'granted';
-  DECLARE v_last, v_was, v_now, v_until, v_token, v_left, v_rank, v_place BIGINT;
+  DECLARE v_last, v_was, v_now, v_first, v_token, v_left, v_rank, v_place BIGINT;
   DECLARE v_held, v_held_mode, v_other INT;
   DECLARE v_told, v_wake MEDIUMTEXT CHARACTER SET ascii DEFAULT '';
   DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
@@ -22,17 +22,21 @@ acquire: BEGIN
   START TRANSACTION;
   SELECT last INTO v_last FROM leasehold_tokens WHERE stripe = v_stripe FOR UPDATE;
   SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
-  SET v_until = v_now + p_ttl * 1000, v_was = v_last;
+  SET v_was = v_last;
 
-  IF EXISTS (SELECT 1 FROM leasehold_holders WHERE name = p_name) OR EXISTS (SELECT 1 FROM leasehold_waiters WHERE name = p_name) THEN
-    IF EXISTS (SELECT 1 FROM leasehold_holders WHERE name = p_name AND expires_at <= v_now) THEN
-      CALL leasehold_expire(p_name, v_now);
-    END IF;
+  -- Few statements: each costs as much as reading several rows.
+  SELECT COUNT(*), MIN(mode), MIN(expires_at), MAX(IF(claim = p_claim, token, NULL)) INTO v_held, v_held_mode, v_first, v_token
+  FROM leasehold_holders WHERE name = p_name;
+  IF v_first <= v_now THEN
+    CALL leasehold_expire(p_name, v_now);
+    SELECT COUNT(*), MIN(mode), MIN(expires_at), MAX(IF(claim = p_claim, token, NULL)) INTO v_held, v_held_mode, v_first, v_token
+    FROM leasehold_holders WHERE name = p_name;
+  END IF;
+  IF v_token IS NOT NULL THEN
     -- Held already by this very claim: its reply, or what told of the hand-over, was lost.
-    SELECT token INTO v_token FROM leasehold_holders WHERE name = p_name AND claim = p_claim FOR UPDATE;
-    IF v_token IS NOT NULL THEN
-      UPDATE leasehold_holders SET expires_at = v_until, offered_to = NULL WHERE name = p_name AND claim = p_claim;
-    ELSEIF p_mode > 0 THEN
+    UPDATE leasehold_holders SET expires_at = v_now + p_ttl * 1000, offered_to = NULL WHERE name = p_name AND claim = p_claim;
+  ELSEIF v_held > 0 OR EXISTS (SELECT 1 FROM leasehold_waiters WHERE name = p_name) THEN
+    IF p_mode > 0 THEN
       SELECT there.mode INTO v_other FROM (
         SELECT mode FROM leasehold_holders WHERE name = p_name
         UNION ALL
@@ -42,26 +46,29 @@ acquire: BEGIN
     END IF;
     IF v_other IS NOT NULL THEN
       SET v_outcome = 'mismatch', v_token = v_other;
-    ELSEIF v_token IS NULL THEN
+    ELSE
       IF p_number IS NOT NULL THEN
-        IF EXISTS (SELECT 1 FROM leasehold_waiters WHERE name = p_name AND claim = p_claim) THEN
-          UPDATE leasehold_waiters SET listener = p_listener, number = p_number, ttl = p_ttl WHERE name = p_name AND claim = p_claim;
-        ELSE
+        SELECT place INTO v_place FROM leasehold_waiters WHERE name = p_name AND claim = p_claim;
+        IF v_place IS NULL THEN
           INSERT INTO leasehold_waiters (name, claim, mode, ttl, since, listener, number, owner, host, pid, reason)
           VALUES (p_name, p_claim, p_mode, p_ttl, v_now, p_listener, p_number, p_owner, p_host, p_pid, p_reason);
+          SET v_place = LAST_INSERT_ID();
+        ELSE
+          UPDATE leasehold_waiters SET listener = p_listener, number = p_number, ttl = p_ttl WHERE place = v_place;
         END IF;
       END IF;
-      CALL leasehold_admit(p_name, v_now, p_claim, p_listener, v_last, v_told, v_wake);
-      SELECT token INTO v_token FROM leasehold_holders WHERE name = p_name AND claim = p_claim;
-      IF v_token IS NULL THEN
-        SELECT COUNT(*), MIN(mode), CEIL((MIN(expires_at) - v_now) / 1000) INTO v_held, v_held_mode, v_left
+      -- Beside one who holds it alone nobody fits.
+      IF v_held = 0 OR v_held_mode <> 0 THEN
+        CALL leasehold_admit(p_name, v_now, p_claim, p_listener, v_last, v_told, v_wake);
+        SELECT COUNT(*), MIN(mode), MIN(expires_at), MAX(IF(claim = p_claim, token, NULL)) INTO v_held, v_held_mode, v_first, v_token
         FROM leasehold_holders WHERE name = p_name;
-        SELECT place INTO v_place FROM leasehold_waiters WHERE name = p_name AND claim = p_claim;
+      END IF;
+      IF v_token IS NULL THEN
         SELECT COUNT(*) INTO v_rank FROM leasehold_waiters WHERE name = p_name AND (v_place IS NULL OR place < v_place);
         IF v_place IS NOT NULL OR v_rank > 0 OR NOT (v_held = 0
           OR (p_mode <> 0 AND v_held_mode = p_mode AND (p_mode = -1 OR v_held < p_mode)))
         THEN
-          SET v_outcome = 'held';
+          SET v_outcome = 'held', v_left = CEIL((v_first - v_now) / 1000);
         END IF;
       END IF;
     END IF;
@@ -70,7 +77,7 @@ acquire: BEGIN
   IF v_outcome = 'granted' AND v_token IS NULL THEN
     SET v_last = GREATEST(v_last + 1, v_now), v_token = v_last;
     INSERT INTO leasehold_holders (name, claim, mode, token, since, expires_at, owner, host, pid, reason)
-    VALUES (p_name, p_claim, p_mode, v_token, v_now, v_until, p_owner, p_host, p_pid, p_reason);
+    VALUES (p_name, p_claim, p_mode, v_token, v_now, v_now + p_ttl * 1000, p_owner, p_host, p_pid, p_reason);
   END IF;
   IF v_last <> v_was THEN
     UPDATE leasehold_tokens SET last = v_last WHERE stripe = v_stripe;

@@ -1,6 +1,6 @@
 -- Lets in whoever is next while it fits; whose process is dead is passed over. The lock is handed over for half a second,
 -- until its holder renews. p_own, which asks just now, gets its whole TTL and need not be told.
--- The stripe is locked, and expired holders have been removed. Who waits in the calling process is told by the answer to
+-- The stripe is locked. Who waits in the calling process is told by the answer to
 -- the call; other processes are to be woken.
 CREATE PROCEDURE leasehold_admit(
   p_name VARBINARY(255), p_now BIGINT, p_own BINARY(32), p_listener CHAR(32) CHARACTER SET ascii COLLATE ascii_bin,
@@ -11,12 +11,16 @@ BEGIN
   DECLARE v_held, v_held_mode, v_mode INT;
   DECLARE v_found, v_alive, v_is_own BOOLEAN;
   DECLARE v_claim BINARY(32);
-  DECLARE v_ttl, v_offer, v_number, v_pid BIGINT;
+  DECLARE v_first, v_ttl, v_offer, v_number, v_pid BIGINT;
   DECLARE v_listener CHAR(32) CHARACTER SET ascii COLLATE ascii_bin;
   DECLARE v_owner, v_host VARBINARY(255);
   DECLARE v_reason VARBINARY(1024);
   DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_found = FALSE;
-  SELECT COUNT(*), MIN(mode) INTO v_held, v_held_mode FROM leasehold_holders WHERE name = p_name;
+  SELECT COUNT(*), MIN(mode), MIN(expires_at) INTO v_held, v_held_mode, v_first FROM leasehold_holders WHERE name = p_name;
+  IF v_first <= p_now THEN
+    CALL leasehold_expire(p_name, p_now);
+    SELECT COUNT(*), MIN(mode) INTO v_held, v_held_mode FROM leasehold_holders WHERE name = p_name;
+  END IF;
   queue: LOOP
     SET v_found = TRUE;
     SELECT w.claim, w.mode, w.ttl, w.listener, w.number, w.owner, w.host, w.pid, w.reason,
@@ -49,5 +53,9 @@ BEGIN
       SET v_held = v_held + 1, v_held_mode = v_mode;
     END IF;
     DELETE FROM leasehold_waiters WHERE name = p_name AND claim = v_claim;
+    -- Beside one who holds it alone nobody fits.
+    IF v_held > 0 AND v_held_mode = 0 THEN
+      LEAVE queue;
+    END IF;
   END LOOP;
 END

@@ -16,9 +16,6 @@ BEGIN
   SELECT last INTO v_last FROM leasehold_tokens WHERE stripe = v_stripe FOR UPDATE SKIP LOCKED;
   IF v_last IS NOT NULL THEN
     SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), v_was = v_last;
-    IF EXISTS (SELECT 1 FROM leasehold_holders WHERE name = p_name AND expires_at <= v_now) THEN
-      CALL leasehold_expire(p_name, v_now);
-    END IF;
     CALL leasehold_admit(p_name, v_now, NULL, p_listener, v_last, v_told, v_wake);
     IF v_last <> v_was THEN
       UPDATE leasehold_tokens SET last = v_last WHERE stripe = v_stripe;

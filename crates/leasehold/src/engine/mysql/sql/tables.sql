@@ -26,6 +26,7 @@ CREATE TABLE IF NOT EXISTS leasehold_holders (
   pid BIGINT NOT NULL,
   reason VARBINARY(1024),
   PRIMARY KEY (name, claim),
+  UNIQUE KEY checks (token, name),     -- what a transaction of the user's locks: see leasehold_check_lease
   KEY offers (offered_to)
 ) ENGINE = InnoDB;
 

@@ -16,7 +16,7 @@ BEGIN
       SELECT h.name, h.claim, a.ttl, a.nth, h.expires_at AS was_until
       FROM asked a JOIN leasehold.holders h ON h.name = a.name AND h.claim = a.claim
       WHERE h.expires_at > clock_timestamp()
-      ORDER BY h.name, h.claim FOR UPDATE OF h
+      ORDER BY h.name, h.claim FOR NO KEY UPDATE OF h
     )
     UPDATE leasehold.holders h
     SET expires_at = v_now + f.ttl * interval '1 millisecond',
