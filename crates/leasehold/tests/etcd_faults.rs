@@ -205,3 +205,33 @@ async fn a_revoked_lease_is_heard_of_at_once_after_a_change_of_leader() {
         assert!(revoked.elapsed() < secs(10), "{:?}", revoked.elapsed());
     }
 }
+
+/// The lease of those who wait lives on for others: what was asked for must be taken back, however long that takes.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_gave_up_while_nothing_was_answered_leaves_no_place_behind() {
+    let cluster = EtcdCluster::start(1);
+    let locks = Locks::connect(cluster.url()).await.unwrap();
+    let held = locks.lock("x").ttl(secs(30)).acquire().await.unwrap();
+    let stays = locks.lock("x").wait(secs(60));
+    let stays = tokio::spawn(async move { stays.acquire().await.unwrap() });
+    let waiters = async || locks.show("x").await.unwrap().waiters.len();
+    let deadline = Instant::now() + SOON;
+    while waiters().await != 1 {
+        assert!(Instant::now() < deadline, "it queues");
+    }
+    cluster.stop(0);
+    let leaves = locks.lock("x").ttl(ms(400)).wait_forever().acquire();
+    assert!(tokio::time::timeout(ms(100), leaves).await.is_err());
+    // Longer than its TTL.
+    tokio::time::sleep(ms(1000)).await;
+    cluster.go_on(0);
+    // What was sent may still be carried out.
+    tokio::time::sleep(secs(3)).await;
+    let deadline = Instant::now() + SOON;
+    while waiters().await != 1 {
+        assert!(Instant::now() < deadline, "it left its place behind");
+        tokio::time::sleep(ms(50)).await;
+    }
+    held.release().await.unwrap();
+    stays.await.unwrap().release().await.unwrap();
+}

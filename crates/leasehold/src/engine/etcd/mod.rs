@@ -211,8 +211,10 @@ impl Engine for Etcd {
         self.client.renew(held).await
     }
 
+    /// The same: who waits for it no longer would leave a place behind that lives as long as others of this client wait.
     async fn release(&self, claim: &Claim) -> Result<Released> {
-        self.client.release(claim).await
+        let (client, claim) = (Arc::clone(&self.client), claim.clone());
+        to_the_end(async move { client.release(&claim).await }).await
     }
 
     async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>> {
