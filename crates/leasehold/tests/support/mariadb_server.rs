@@ -167,6 +167,8 @@ fn mariadbd(port: u16, folder: &Path) -> Command {
     command
         .arg("--no-defaults")
         .arg(format!("--datadir={}", data.display()))
+        // Of its own: a server that starts removes what others keep in one that they share.
+        .arg(format!("--tmpdir={}", data.display()))
         .arg(format!("--port={port}"))
         .arg(format!("--socket={}", data.join("s.sock").display()))
         .arg(format!("--pid-file={}", data.join("pid").display()))
