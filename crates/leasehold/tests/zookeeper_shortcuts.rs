@@ -49,6 +49,26 @@ async fn waiting(locks: &Locks) -> JoinHandle<Lease> {
     waiter
 }
 
+/// One holds the lock and two wait, each in a session of its own.
+struct Line {
+    first: Lease,
+    second: JoinHandle<Lease>,
+    third: JoinHandle<Lease>,
+    /// The handle of the third.
+    last: Locks,
+}
+
+async fn three_in_line(cluster: &ZooKeeperCluster) -> Line {
+    let holder = connect(cluster).await;
+    let last = connect(cluster).await;
+    Line {
+        first: holder.lock("x").acquire().await.unwrap(),
+        second: waiting(&connect(cluster).await).await,
+        third: waiting(&last).await,
+        last,
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_line_that_is_known_to_be_empty_is_not_looked_at() {
     let cluster = quiet_cluster();
@@ -91,37 +111,33 @@ async fn a_lock_that_was_made_anew_is_not_taken_for_the_old_one() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_lock_is_handed_over_without_another_look() {
     let cluster = quiet_cluster();
-    let handles = [
-        connect(&cluster).await,
-        connect(&cluster).await,
-        connect(&cluster).await,
-    ];
-    let first = handles[0].lock("x").acquire().await.unwrap();
-    let second = waiting(&handles[1]).await;
-    let third = waiting(&handles[2]).await;
-    let before = sent(&handles[2]);
+    let Line {
+        first,
+        second,
+        third,
+        last,
+    } = three_in_line(&cluster).await;
+    let before = sent(&last);
     first.release().await.unwrap();
     second.await.unwrap().release().await.unwrap();
     let third = third.await.unwrap();
-    assert_eq!(sent(&handles[2]), before);
+    assert_eq!(sent(&last), before);
     third.release().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_gives_up_in_the_middle_hands_nothing_over() {
     let cluster = quiet_cluster();
-    let handles = [
-        connect(&cluster).await,
-        connect(&cluster).await,
-        connect(&cluster).await,
-    ];
-    let first = handles[0].lock("x").acquire().await.unwrap();
-    let second = waiting(&handles[1]).await;
-    let third = waiting(&handles[2]).await;
-    let before = sent(&handles[2]);
+    let Line {
+        first,
+        second,
+        third,
+        last,
+    } = three_in_line(&cluster).await;
+    let before = sent(&last);
     second.abort();
     // It looks, and watches the first.
-    until("it has looked", async || sent(&handles[2]) >= before + 2).await;
+    until("it has looked", async || sent(&last) >= before + 2).await;
     assert!(first.is_valid() && !third.is_finished());
     first.release().await.unwrap();
     third.await.unwrap().release().await.unwrap();
