@@ -143,7 +143,7 @@ pub trait Engine: Debug + Send + Sync + 'static {
 
     /// The statement that checks a lease within a transaction of the user's own, with places for the lock's name and the token: see
     /// [`CheckSql`](crate::guard::sql::CheckSql).
-    fn check_sql(&self) -> Option<String> {
+    fn check_sql(&self, _claim: &Claim) -> Option<String> {
         None
     }
 

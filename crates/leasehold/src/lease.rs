@@ -150,7 +150,7 @@ impl LeaseView {
     /// What to say first in a transaction of the user's own, in the database that keeps the locks: it then fails unless this lease is
     /// held, and nobody else is let in before it has ended.
     pub fn check_sql(&self) -> Result<CheckSql> {
-        let Some(statement) = self.core.engine.check_sql() else {
+        let Some(statement) = self.core.engine.check_sql(&self.hold.claim) else {
             let error = Error::new(
                 ErrorKind::Unsupported,
                 format!("{} has no transactions", self.core.engine.scheme()),

@@ -114,3 +114,29 @@ async fn nobody_is_let_in_before_the_transaction_has_ended() {
     let by = |check: &CheckSql| check.parameters().1;
     assert_eq!(written, format!("{}\n{}", by(&slow), by(&fresh)));
 }
+
+/// A transaction that sees the past does not take it for the present.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transaction_with_an_old_view_is_refused() {
+    let server = PostgresServer::start();
+    let locks = Locks::connect(server.url()).await.unwrap();
+    server.sql("CREATE TABLE orders (written_by bigint)");
+    for isolation in ["REPEATABLE READ", "SERIALIZABLE"] {
+        let lease = locks.lock("a").ttl(ms(20_000)).acquire().await.unwrap();
+        let old = lease.check_sql().unwrap();
+        let [gone, live] = [begun(&server).await, begun(&server).await];
+        for sql in [&gone, &live] {
+            let view = format!("COMMIT; BEGIN ISOLATION LEVEL {isolation}; SELECT * FROM orders");
+            sql.batch_execute(&view).await.unwrap();
+        }
+        check(&live, &old).await.unwrap();
+        // Renewals go on beside it.
+        let renewed = tokio::time::timeout(ms(3000), lease.renew()).await;
+        renewed.unwrap().unwrap();
+        live.batch_execute("COMMIT").await.unwrap();
+        lease.release().await.unwrap();
+        let next = locks.lock("a").acquire().await.unwrap();
+        check(&gone, &old).await.unwrap_err();
+        next.release().await.unwrap();
+    }
+}

@@ -148,12 +148,17 @@ async fn tables_that_are_locked_for_a_while() {
         let locked = locked_for(&server, table, 4).await;
         let began = Instant::now();
 
-        let free = patient.lock("c");
+        let free = patient.lock(format!("new to {table}"));
         let free = tokio::spawn(async move { free.acquire().await });
         let refused = match table {
             // Only who waits needs these.
-            "listeners" => impatient.lock("y").acquire().await,
-            _ => impatient.lock("d").acquire().await,
+            "waiters" | "listeners" => impatient.lock("y").acquire().await,
+            _ => {
+                impatient
+                    .lock(format!("new, too, to {table}"))
+                    .acquire()
+                    .await
+            }
         };
         if let Err(error) = refused {
             assert_eq!(error.kind(), ErrorKind::Unreachable, "{table}: {error}");
@@ -180,7 +185,7 @@ async fn tables_that_are_locked_for_a_while() {
         taken.release().await.unwrap();
         drop(short);
         patient.settle().await;
-        let again = impatient.lock("d").wait(PATIENCE).acquire().await.unwrap();
+        let again = impatient.lock("y").wait(PATIENCE).acquire().await.unwrap();
         again.release().await.unwrap();
     }
 }

@@ -47,7 +47,7 @@ fn claim() -> Claim {
 }
 
 /// The lock goes to the one waiter and is broken before that one can have heard of it.
-const HANDED_OVER_AND_BROKEN: &str = "SELECT leasehold.release(name, claim, NULL, 5000) FROM leasehold.holders; \
+const HANDED_OVER_AND_BROKEN: &str = "SELECT leasehold.release(name, claim, NULL, NULL, NULL, 5000) FROM leasehold.holders; \
                                       SELECT leasehold.break_lock('x', 5000)";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -81,8 +81,7 @@ fn asks(locks: &Locks) -> bool {
 }
 
 /// The release that another process sends.
-const RELEASED_ELSEWHERE: &str =
-    "SELECT (leasehold.release(name, claim, NULL, 5000)).was_held FROM leasehold.holders";
+const RELEASED_ELSEWHERE: &str = "SELECT (leasehold.release(name, claim, NULL, NULL, NULL, 5000)).was_held FROM leasehold.holders";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_release_by_another_process_is_heard_of_by_message() {
@@ -287,8 +286,10 @@ async fn a_crash_forgets_no_grant() {
 /// A hand-over need not be on the disk: what a crash brings back excludes others for as long.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crash_after_a_hand_over_lets_nobody_in_beside_it() {
-    let server = PostgresServer::with(&["fsync=on"]);
-    for _ in 0..3 {
+    // What is not waited for stays in memory.
+    let server = PostgresServer::with(&["fsync=on", "wal_writer_delay=10s"]);
+    let mut forgotten = 0;
+    for _ in 0..4 {
         let locks = Locks::connect(server.url()).await.unwrap();
         let first = locks.lock("x").ttl(ms(3000)).acquire().await.unwrap();
         let next = locks.lock("x").ttl(ms(3000)).wait(LONG);
@@ -299,11 +300,23 @@ async fn a_crash_after_a_hand_over_lets_nobody_in_beside_it() {
         server.stop(Stop::Kill);
         server.revive();
         let other = Locks::connect(server.url()).await.unwrap();
-        let other = other.lock("x").wait(LONG).acquire().await.unwrap();
-        assert!(!next.is_valid(), "two hold the lock");
-        assert!(other.token() > next.token());
-        drop(next);
+        let entering = other.lock("x").wait(LONG);
+        let entering = tokio::spawn(async move { entering.acquire().await.unwrap() });
+        let token = next.token();
+        let lost = tokio::time::timeout(ms(2000), next.lost()).await;
+        let other = if lost.is_ok() {
+            forgotten += 1;
+            let other = entering.await.unwrap();
+            assert!(!next.is_valid(), "two hold the lock");
+            other
+        } else {
+            assert!(!entering.is_finished(), "two hold the lock");
+            next.release().await.unwrap();
+            entering.await.unwrap()
+        };
+        assert!(other.token() > token);
         other.release().await.unwrap();
         locks.settle().await;
     }
+    println!("{forgotten} of 4 hand-overs were forgotten");
 }

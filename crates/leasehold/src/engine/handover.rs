@@ -24,24 +24,36 @@ pub(crate) enum Heard {
 }
 
 /// The lock was granted by whoever released it, for a moment, at a time that the server tells.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct HandedOver {
     pub(crate) token: FencingToken,
     pub(crate) offer: Duration,
     /// Microseconds by the server's clock.
     pub(crate) granted_at: u64,
+    pub(crate) heirs: Option<Heirs>,
+}
+
+/// Who comes after a new holder, as long as they wait in the same process: those that it may pass the lock on to.
+#[derive(Debug, Clone)]
+pub(crate) struct Heirs {
+    pub(crate) numbers: Vec<u64>,
+    /// Of the first; the others have those that follow.
+    pub(crate) first_token: FencingToken,
+    pub(crate) offer: Duration,
 }
 
 impl Heard {
-    /// For which waiter, and what: `granted:number:token:offer:at`, or `look:number:after`.
+    /// For which waiter, and what: `granted:number:token:offer:at`, with `:token:offer:number,number` if there are heirs, or
+    /// `look:number:after`.
     pub(crate) fn read(message: &str) -> Option<(u64, Self)> {
         let words: Vec<_> = message.split(':').collect();
         let (number, what) = match words.as_slice() {
-            ["granted", number, token, offer, at] => {
+            ["granted", number, token, offer, at, heirs @ ..] => {
                 let handed_over = HandedOver {
                     token: FencingToken::new(token.parse().ok()?)?,
                     offer: Duration::from_millis(offer.parse().ok()?),
                     granted_at: at.parse().ok()?,
+                    heirs: Heirs::read(heirs),
                 };
                 (number, Heard::Granted(handed_over))
             }
@@ -55,42 +67,66 @@ impl Heard {
     }
 }
 
+impl Heirs {
+    fn read(words: &[&str]) -> Option<Self> {
+        let [token, offer, numbers] = words else {
+            return None;
+        };
+        let numbers = numbers.split(',').map(str::parse);
+        Some(Self {
+            numbers: numbers.collect::<Result<_, _>>().ok()?,
+            first_token: FencingToken::new(token.parse().ok()?)?,
+            offer: Duration::from_millis(offer.parse().ok()?),
+        })
+    }
+}
+
 /// How much longer than a server says to wait before looking: for the message that makes it unnecessary.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 const A_MOMENT: Duration = Duration::from_millis(5);
 
-/// Waits until a waiter is told something that it can act on. A hand-over that is not relied on is taken by another attempt.
+/// Waits until a waiter is told something that it can act on, and who comes after it. A hand-over that is not relied on is taken by
+/// another attempt.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) async fn wake(
     waiters: &Waiters<Heard>,
     clock: &ServerClock,
     id: &ClaimId,
     relies: impl Fn() -> bool,
-) -> Wake {
+) -> (Wake, Option<Heirs>) {
+    const RETRY: (Wake, Option<Heirs>) = (Wake::Retry, None);
     let Some((_, bell)) = waiters.waiter(id) else {
-        return Wake::Retry;
+        return RETRY;
     };
     let mut news = bell.heard().await;
     loop {
+        #[cfg(feature = "postgres")]
+        if let Some(grant) = bell.passed_on() {
+            waiters.forget(id);
+            return (Wake::Granted(grant), None);
+        }
         match news.pop() {
-            Some(Heard::Granted(_)) if !relies() => return Wake::Retry,
+            Some(Heard::Granted(_)) if !relies() => return RETRY,
             Some(Heard::Granted(handed_over)) => {
                 let now = Clock::machine().now();
                 let valid_until = clock.valid_until(&handed_over, now, Ttl::validity);
                 let Some(valid_until) = valid_until.filter(|until| *until > now) else {
-                    return Wake::Retry;
+                    return RETRY;
                 };
                 waiters.forget(id);
                 let token = handed_over.token;
-                return Wake::Granted(Grant { token, valid_until });
+                return (
+                    Wake::Granted(Grant { token, valid_until }),
+                    handed_over.heirs,
+                );
             }
             Some(Heard::LookAfter(time)) => {
                 match tokio::time::timeout(time + A_MOMENT, bell.heard()).await {
                     Ok(more) => news = more,
-                    Err(_) => return Wake::Retry,
+                    Err(_) => return RETRY,
                 }
             }
-            None => return Wake::Retry,
+            None => return RETRY,
         }
     }
 }
@@ -164,6 +200,7 @@ mod tests {
             token: FencingToken::new(1).unwrap(),
             offer: Duration::from_millis(500),
             granted_at: 10_000_000,
+            heirs: None,
         };
         let now = sent + Duration::from_secs(7);
         assert!(
@@ -199,6 +236,7 @@ mod tests {
             token: FencingToken::new(1).unwrap(),
             offer: Duration::from_millis(500),
             granted_at: 64_000_000,
+            heirs: None,
         };
         let now = sent + Duration::from_millis(10);
         let valid_until = clock.valid_until(&handed_over, now, Ttl::validity).unwrap();

@@ -54,21 +54,15 @@ pub(crate) fn token(number: i64) -> Result<FencingToken> {
     })
 }
 
-/// What a claim met that is the `rank`th in the queue behind so many holders, the first of which expires after `left`.
-pub(crate) fn contention(
-    left: Duration,
-    rank: usize,
-    holders: usize,
-    number: Option<u64>,
-) -> Contention {
+/// What a claim met that waits for holders the first of which expires after `left`.
+pub(crate) fn contention(left: Duration, is_next: bool, number: Option<u64>) -> Contention {
     // Whoever is not next only looks in case the next one is dead, and not all at once.
-    let later = match rank {
-        0 => Duration::from_millis(1),
-        _ => NEXT_IN_LINE + Duration::from_millis(number.unwrap_or(0) % 900),
+    let later = match is_next {
+        true => Duration::from_millis(1),
+        false => NEXT_IN_LINE + Duration::from_millis(number.unwrap_or(0) % 900),
     };
     Contention {
         look_again_in: Some(left + later),
-        ahead: Some(holders + rank),
         ..Contention::default()
     }
 }

@@ -1,6 +1,8 @@
 //! Who waits in this process, and what rings for them: for engines that hear of a hand-over by message.
 
 use std::collections::HashMap;
+#[cfg(feature = "postgres")]
+use std::collections::HashSet;
 #[cfg(any(feature = "redis", feature = "postgres", feature = "mysql"))]
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,6 +10,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
 use crate::claim::ClaimId;
+#[cfg(feature = "postgres")]
+use crate::engine::Grant;
+#[cfg(feature = "postgres")]
+use crate::name::LockName;
 
 /// Waiters by claim, and by the number that messages name them by.
 #[derive(Debug)]
@@ -17,13 +23,20 @@ pub(crate) struct Waiters<M>(Mutex<Known<M>>);
 struct Known<M> {
     bells: HashMap<u64, Arc<Bell<M>>>,
     numbers: HashMap<ClaimId, u64>,
+    #[cfg(feature = "postgres")]
+    names: HashMap<ClaimId, LockName>,
 }
 
 /// Rings for one waiter. Keeps the messages until the waiter listens.
 #[derive(Debug)]
 pub(crate) struct Bell<M> {
+    #[cfg(feature = "postgres")]
+    pub(crate) id: ClaimId,
     rung: Notify,
     messages: Mutex<Vec<M>>,
+    /// What another of this process has passed on to it.
+    #[cfg(feature = "postgres")]
+    grant: Mutex<Option<Grant>>,
 }
 
 impl<M> Default for Waiters<M> {
@@ -31,6 +44,8 @@ impl<M> Default for Waiters<M> {
         Self(Mutex::new(Known {
             bells: HashMap::new(),
             numbers: HashMap::new(),
+            #[cfg(feature = "postgres")]
+            names: HashMap::new(),
         }))
     }
 }
@@ -40,6 +55,18 @@ impl<M> Bell<M> {
     pub(crate) fn ring(&self, message: M) {
         self.messages().push(message);
         self.rung.notify_one();
+    }
+
+    #[cfg(feature = "postgres")]
+    pub(crate) fn pass_on(&self, grant: Grant) {
+        *self.grant.lock().unwrap_or_else(PoisonError::into_inner) = Some(grant);
+        self.rung.notify_one();
+    }
+
+    #[cfg(feature = "postgres")]
+    pub(crate) fn passed_on(&self) -> Option<Grant> {
+        let mut grant = self.grant.lock().unwrap_or_else(PoisonError::into_inner);
+        grant.take()
     }
 
     /// Only to look again.
@@ -74,8 +101,12 @@ impl<M> Waiters<M> {
         let mut known = self.known();
         if known.numbers.insert(id, number) != Some(number) {
             let bell = Bell {
+                #[cfg(feature = "postgres")]
+                id,
                 rung: Notify::new(),
                 messages: Mutex::default(),
+                #[cfg(feature = "postgres")]
+                grant: Mutex::default(),
             };
             known.bells.insert(number, Arc::new(bell));
         }
@@ -91,6 +122,19 @@ impl<M> Waiters<M> {
         let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
         self.expect(id, number);
         number
+    }
+
+    /// As `expect_next`, and notes what for.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn expect_next_for(&self, id: ClaimId, name: &LockName) -> u64 {
+        self.known().names.insert(id, name.clone());
+        self.expect_next(id)
+    }
+
+    /// All locks that are waited for.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn names(&self) -> HashSet<LockName> {
+        self.known().names.values().cloned().collect()
     }
 
     /// Whether nobody waits.
@@ -114,6 +158,8 @@ impl<M> Waiters<M> {
     /// A waiter has what it waited for, or waits no more.
     pub(crate) fn forget(&self, id: &ClaimId) {
         let mut known = self.known();
+        #[cfg(feature = "postgres")]
+        known.names.remove(id);
         if let Some(number) = known.numbers.remove(id) {
             known.bells.remove(&number);
         }

@@ -123,7 +123,10 @@ impl Shared {
                 left,
                 rank,
                 holders,
-            } => Attempt::Held(contention(left, rank, holders, number)),
+            } => Attempt::Held(Contention {
+                ahead: Some(holders + rank),
+                ..contention(left, rank == 0, number)
+            }),
         })
     }
 
@@ -274,7 +277,8 @@ impl Engine for Mysql {
 
     async fn wait(&self, claim: &Claim, _seen: &Contention) -> Result<Wake> {
         let ears = &self.0.ears;
-        Ok(handover::wake(&ears.waiters, &ears.clock, &claim.id, || true).await)
+        let (woken, _) = handover::wake(&ears.waiters, &ears.clock, &claim.id, || true).await;
+        Ok(woken)
     }
 
     async fn renew(&self, held: &[Renew<'_>]) -> Vec<Result<Renewal>> {
@@ -320,7 +324,7 @@ impl Engine for Mysql {
         Some(Dialect::Mysql)
     }
 
-    fn check_sql(&self) -> Option<String> {
+    fn check_sql(&self, _claim: &Claim) -> Option<String> {
         Some(self.0.server.named("CALL leasehold_check_lease(?, ?)"))
     }
 

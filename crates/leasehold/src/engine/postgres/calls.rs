@@ -8,7 +8,7 @@ use tokio_postgres::types::Type;
 use super::failure;
 use super::server::{Call, cell};
 use crate::claim::{Claim, ClaimId, Mode};
-use crate::engine::handover::HandedOver;
+use crate::engine::handover::{HandedOver, Heirs};
 use crate::engine::rows::{signature, token};
 use crate::error::{Error, Result};
 use crate::token::FencingToken;
@@ -37,7 +37,7 @@ impl Calls {
         };
         Self {
             acquire: call(
-                "SELECT outcome, token, now_us, left_ms, rank, holders, $2 \
+                "SELECT outcome, token, now_us, left_ms, is_next, $2 \
                  FROM leasehold.acquire($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
                 &[
                     Type::TEXT,
@@ -54,8 +54,16 @@ impl Calls {
                 ],
             ),
             release: call(
-                "SELECT was_held, now_us, number, token, offer_ms FROM leasehold.release($1, $2, $3, $4)",
-                &[Type::TEXT, Type::BYTEA, Type::TEXT, Type::INT8],
+                "SELECT was_held, now_us, number, token, offer_ms, heirs, heir_token, heir_offer_ms \
+                 FROM leasehold.release($1, $2, $3, $4, $5, $6)",
+                &[
+                    Type::TEXT,
+                    Type::BYTEA,
+                    Type::TEXT,
+                    Type::BYTEA_ARRAY,
+                    Type::INT8_ARRAY,
+                    Type::INT8,
+                ],
             ),
             renew: call(
                 "SELECT nth, token, ($2)[nth] FROM leasehold.renew($1, $2, $3, $4)",
@@ -91,7 +99,8 @@ impl Calls {
                 "SELECT name, owner, host, pid, reason, mode, \
                  leasehold.micros(now) - leasehold.micros(since), leasehold.micros(expires_at) - leasehold.micros(now), token \
                  FROM leasehold.holders, clock_timestamp() now \
-                 WHERE expires_at > now AND CASE WHEN $1 THEN name = $2 ELSE starts_with(name, $2) END ORDER BY name, token",
+                 WHERE claim IS NOT NULL AND expires_at > now \
+                 AND CASE WHEN $1 THEN name = $2 ELSE starts_with(name, $2) END ORDER BY name, token",
                 &[Type::BOOL, Type::TEXT],
             ),
             waiters: call(
@@ -115,15 +124,14 @@ pub(crate) enum Outcome {
         now: u64,
         /// Until the first holder expires.
         left: Duration,
-        rank: usize,
-        holders: usize,
+        is_next: bool,
     },
 }
 
 impl Outcome {
     pub(crate) fn read(rows: &[Row], claim: &Claim) -> Result<Self> {
         let row = rows.first().ok_or_else(|| failure::nonsense("no row"))?;
-        check_signature(row, 6, &claim.id)?;
+        check_signature(row, 5, &claim.id)?;
         let number = |column| Ok::<_, Error>(cell::<Option<i64>>(row, column)?.unwrap_or(0));
         let now = number(2)?.unsigned_abs();
         match cell(row, 0)? {
@@ -134,8 +142,7 @@ impl Outcome {
             "held" => Ok(Outcome::Held {
                 now,
                 left: Duration::from_millis(u64::try_from(number(3)?).unwrap_or(0)),
-                rank: usize::try_from(number(4)?).unwrap_or(0),
-                holders: usize::try_from(number(5)?).unwrap_or(0),
+                is_next: cell::<Option<bool>>(row, 4)?.unwrap_or(true),
             }),
             "mismatch" => {
                 let of = u32::try_from(number(1)?).unwrap_or(0);
@@ -155,10 +162,19 @@ pub(crate) fn handed_over(rows: &[Row]) -> Option<(u64, HandedOver)> {
             .ok()?
             .map(i64::unsigned_abs)
     };
+    let heirs = || {
+        let numbers = cell::<Option<Vec<i64>>>(row, 5).ok()??;
+        Some(Heirs {
+            numbers: numbers.into_iter().map(i64::unsigned_abs).collect(),
+            first_token: FencingToken::new(number(6)?)?,
+            offer: Duration::from_millis(number(7)?),
+        })
+    };
     let handed_over = HandedOver {
         token: FencingToken::new(number(3)?)?,
         offer: Duration::from_millis(number(4)?),
         granted_at: number(1)?,
+        heirs: heirs(),
     };
     Some((number(2)?, handed_over))
 }

@@ -17,15 +17,17 @@ use tokio_postgres::types::Type;
 use tokio_postgres::{AsyncMessage, Client};
 
 use super::failure;
+use super::heirs::Lines;
 use super::server::cell;
 use super::settings::Settings;
 use super::tls;
 use crate::backoff::Backoff;
-use crate::claim::ClaimId;
+use crate::claim::{ClaimId, Ttl};
 use crate::clock::{Clock, Moment};
 use crate::engine::handover::{HandedOver, Heard, ServerClock};
 use crate::engine::waiters::Waiters;
 use crate::error::{Error, ErrorKind, Result};
+use crate::name::LockName;
 use crate::token::FencingToken;
 
 /// For how long waiters count as alive after each beat, and how often to say so.
@@ -45,6 +47,7 @@ pub(crate) struct Ears {
     /// The channel that we listen on, and what this process is called in the table of those who wait.
     id: String,
     pub(crate) waiters: Waiters<Heard>,
+    pub(crate) lines: Arc<Lines>,
     pub(crate) clock: ServerClock,
     /// Wakes the thread, if it does not know yet that someone waits.
     need: mpsc::Sender<()>,
@@ -105,6 +108,7 @@ impl Ears {
         Ok(Self {
             id: format!("leasehold_{}", ClaimId::random()?.reveal()),
             waiters: Waiters::default(),
+            lines: Arc::default(),
             clock: ServerClock::default(),
             need,
             report: watch::Sender::new(Report::Failed(ErrorKind::Unexpected, String::new(), None)),
@@ -191,6 +195,12 @@ impl Ears {
         if let Some(bell) = self.waiters.bell(number) {
             bell.ring(Heard::Granted(handed_over));
         }
+    }
+
+    /// Until when a lock that was handed over just now may be relied on.
+    pub(crate) fn valid_until(&self, handed_over: &HandedOver) -> Option<Moment> {
+        let now = Clock::machine().now();
+        self.clock.valid_until(handed_over, now, Ttl::validity)
     }
 
     /// An answer that may tell of a hand-over is waited for.
@@ -344,7 +354,7 @@ impl Listener {
             Err(error) => return End::Failed(error),
         };
         let beat = format!(
-            "SELECT was_alive, now_us, number, token, offer_ms, at_us FROM \"{}\".beat($1, $2, $3, $4)",
+            "SELECT was_alive, now_us, number, token, offer_ms, at_us FROM \"{}\".beat($1, $2, $3, $4, $5)",
             self.settings.schema
         );
         let mut began = None;
@@ -435,6 +445,8 @@ impl Listener {
             false => ALIVE,
         };
         let alive_ms = i64::try_from(alive.as_millis()).unwrap_or(i64::MAX);
+        let names = ears.waiters.names();
+        let names: Vec<_> = names.iter().map(LockName::as_str).collect();
         let patience = self.settings.patience();
         let sent = Clock::machine().now();
         let rows = client
@@ -444,6 +456,7 @@ impl Listener {
                     (&ears.id, Type::TEXT),
                     (&is_own, Type::BOOL),
                     (&alive_ms, Type::INT8),
+                    (&names, Type::TEXT_ARRAY),
                     (&patience, Type::INT8),
                 ],
             )
@@ -463,6 +476,7 @@ impl Listener {
                     token: FencingToken::new(token.unsigned_abs())?,
                     offer: time,
                     granted_at: cell::<i64>(row, 5).ok()?.unsigned_abs(),
+                    heirs: None,
                 }),
                 None => Heard::LookAfter(time),
             };
@@ -486,6 +500,7 @@ mod tests {
             token: FencingToken::new(1).unwrap(),
             offer: Duration::from_millis(500),
             granted_at,
+            heirs: None,
         })
     }
 

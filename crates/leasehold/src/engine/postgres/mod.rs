@@ -7,6 +7,8 @@
 //! | `server.rs` | a few connections that mend themselves |
 //! | `calls.rs` | what is said to the functions, and what they answer |
 //! | `ears.rs` | how waiters hear of a hand-over |
+//! | `heirs.rs` | who a lock is passed on to within this process |
+//! | `ending.rs` | how a lock is given up, or passed on |
 //! | `health.rs` | whether the server can be trusted |
 //! | `records.rs` | guarded records |
 //! | `shown.rs` | what people see |
@@ -14,8 +16,10 @@
 
 mod calls;
 mod ears;
+mod ending;
 mod failure;
 mod health;
+mod heirs;
 #[cfg(feature = "bench")]
 mod raw;
 mod records;
@@ -32,6 +36,7 @@ use async_trait::async_trait;
 
 use self::calls::{Calls, Outcome};
 use self::ears::Ears;
+use self::heirs::Holder;
 use self::server::{Answer, Lane, Server, cell};
 pub use self::settings::DEFAULT_SCHEMA;
 use self::settings::Settings;
@@ -143,21 +148,16 @@ impl Shared {
                 let valid_until = sent + claim.ttl.validity();
                 Ok(Attempt::Granted(Grant { token, valid_until }))
             }
-            Outcome::Held {
-                now,
-                left,
-                rank,
-                holders,
-            } => {
+            Outcome::Held { now, left, is_next } => {
                 self.ears.clock.synchronize(sent, now);
-                Ok(Attempt::Held(rows::contention(left, rank, holders, number)))
+                Ok(Attempt::Held(rows::contention(left, is_next, number)))
             }
         }
     }
 
     /// Before a claim can queue, someone must listen: the server passes over whom nobody listens for.
     async fn queue(&self, claim: &Claim) -> Result<Attempt> {
-        let number = self.ears.waiters.expect_next(claim.id);
+        let number = self.ears.waiters.expect_next_for(claim.id, &claim.name);
         // It may be at it already, to no avail.
         let patience = self.server.settings().limit() * 2;
         let queued = match self.ears.listening(patience).await {
@@ -197,24 +197,16 @@ impl Shared {
         }
         let shared = Arc::clone(self);
         tokio::spawn(async move {
-            let swept = shared
+            // A few at a time. Whatever stands in its way may be gone in a minute.
+            while let Ok(swept) = shared
                 .server
                 .call(Lane::Begin, &shared.calls.sweep, &[])
-                .await;
-            drop(swept);
+                .await
+                && let Some(row) = swept.rows.first()
+                && cell(row, 0).unwrap_or(false)
+            {}
         });
     }
-}
-
-fn released(answer: &Answer) -> Result<Released> {
-    let row = answer
-        .rows
-        .first()
-        .ok_or_else(|| failure::nonsense("no row"))?;
-    Ok(match cell(row, 0)? {
-        true => Released::Yes,
-        false => Released::WasNotHeld,
-    })
 }
 
 #[async_trait]
@@ -267,7 +259,18 @@ impl Engine for Postgres {
         let ears = &self.0.ears;
         // Heard of late, it is taken for its whole TTL before it is relied on.
         let relies = || !ears.polls();
-        Ok(handover::wake(&ears.waiters, &ears.clock, &claim.id, relies).await)
+        let number = ears.waiters.waiter(&claim.id).map(|(number, _)| number);
+        let (woken, heirs) = handover::wake(&ears.waiters, &ears.clock, &claim.id, relies).await;
+        if let (Wake::Granted(grant), Some(heirs), Some(number)) = (&woken, heirs, number) {
+            let holder = Holder {
+                id: claim.id,
+                number,
+                token: grant.token,
+            };
+            ears.lines
+                .begin(&claim.name, holder, heirs, grant.valid_until);
+        }
+        Ok(woken)
     }
 
     async fn renew(&self, held: &[Renew<'_>]) -> Vec<Result<Renewal>> {
@@ -281,6 +284,12 @@ impl Engine for Postgres {
             .iter()
             .map(|renew| millis(renew.claim.ttl.get()))
             .collect();
+        let lines = &self.0.ears.lines;
+        for Renew { claim, .. } in held {
+            ending::settled(&self.0, claim).await;
+            let now = Clock::machine().now();
+            lines.cut_short(&claim.name, &claim.id, now + claim.ttl.validity());
+        }
         let server = &self.0.server;
         let answered = server
             .call(
@@ -312,39 +321,16 @@ impl Engine for Postgres {
                     Renewal::Renewed(Grant { token, valid_until })
                 });
         }
+        for (renew, renewal) in held.iter().zip(&renewals) {
+            if matches!(renewal, Ok(Renewal::Lost(_))) {
+                lines.end(&renew.claim.name, &renew.claim.id);
+            }
+        }
         renewals
     }
 
     async fn release(&self, claim: &Claim) -> Result<Released> {
-        let shared = &self.0;
-        shared.under_way.is_over(&claim.id).await;
-        let answer_is_due = shared.ears.expect_answer();
-        let answered = shared
-            .server
-            .call(
-                Lane::GoOn,
-                &shared.calls.release,
-                &[
-                    &claim.name.as_str(),
-                    &signature(&claim.id),
-                    &shared.ears.id(),
-                    &shared.server.patience(),
-                ],
-            )
-            .await;
-        let answer = answered?;
-        if answer.doubt.is_none() {
-            answer_is_due.came();
-        }
-        shared.ears.waiters.forget(&claim.id);
-        if let Some((number, handed_over)) = calls::handed_over(&answer.rows) {
-            shared.ears.tell(number, handed_over);
-        }
-        match (released(&answer)?, answer.doubt) {
-            // The first try may have done it.
-            (Released::WasNotHeld, Some(doubt)) => Err(doubt),
-            (released, _) => Ok(released),
-        }
+        ending::release(&self.0, claim).await
     }
 
     async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>> {
@@ -360,7 +346,7 @@ impl Engine for Postgres {
                 &[&name.as_str(), &server.patience()],
             )
             .await;
-        released(&answered?)
+        ending::released(&answered?)
     }
 
     fn store(&self) -> Option<Arc<dyn GuardedStore>> {
@@ -371,7 +357,9 @@ impl Engine for Postgres {
         Some(Dialect::Postgres)
     }
 
-    fn check_sql(&self) -> Option<String> {
+    fn check_sql(&self, claim: &Claim) -> Option<String> {
+        // Its release must wait for the transaction, and so must whoever comes next.
+        self.0.ears.lines.keep(&claim.name, &claim.id);
         let schema = self.0.server.quoted_schema();
         Some(format!("SELECT {schema}.check_lease($1, $2)"))
     }

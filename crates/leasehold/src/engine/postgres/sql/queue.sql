@@ -48,66 +48,148 @@ BEGIN
 END
 $$;
 
--- Removes holders whose time is over.
-CREATE OR REPLACE FUNCTION leasehold.expire(p_name text, p_asker text, p_now timestamptz) RETURNS void
+-- Removes holders whose time is over by p_until, and tells what is left. Who has checked a lease in a transaction is waited for.
+CREATE OR REPLACE FUNCTION leasehold.expire(p_name text, p_asker text, p_now timestamptz, p_until timestamptz)
+RETURNS leasehold.holders
 LANGUAGE plpgsql AS $$
 DECLARE
   v_gone leasehold.holders;
+  v_lock leasehold.holders;
 BEGIN
-  FOR v_gone IN DELETE FROM leasehold.holders h WHERE h.name = p_name AND h.expires_at <= p_now RETURNING h.* LOOP
+  FOR v_gone IN
+    UPDATE leasehold.holders h SET claim = NULL, offered = false FROM leasehold.holders was
+    WHERE h.name = p_name AND h.slot = '' AND h.claim IS NOT NULL AND h.expires_at <= p_until
+      AND was.name = h.name AND was.slot = h.slot
+    RETURNING was.*
+  LOOP
+    -- It may have passed the lock on.
+    PERFORM leasehold.await_checks(p_name, t) FROM generate_series(v_gone.token, greatest(v_gone.token, v_gone.reserved)) t;
     PERFORM leasehold.put_back(v_gone, p_asker, p_now);
   END LOOP;
+  FOR v_gone IN
+    DELETE FROM leasehold.holders h WHERE h.name = p_name AND h.slot <> '' AND h.expires_at <= p_until RETURNING h.*
+  LOOP
+    PERFORM leasehold.await_checks(p_name, v_gone.token), leasehold.put_back(v_gone, p_asker, p_now);
+    UPDATE leasehold.holders h SET together = h.together - 1 WHERE h.name = p_name AND h.slot = '';
+  END LOOP;
+  SELECT * INTO v_lock FROM leasehold.holders h WHERE h.name = p_name AND h.slot = '';
+  RETURN v_lock;
+END
+$$;
+
+-- How many hold it.
+CREATE OR REPLACE FUNCTION leasehold.held(p_lock leasehold.holders) RETURNS integer
+LANGUAGE sql IMMUTABLE AS $$
+  SELECT CASE WHEN (p_lock).claim IS NULL THEN (p_lock).together ELSE 1 END
+$$;
+
+-- Who comes next, as long as they all wait in this process: those that its holder may pass the lock on to, by themselves.
+CREATE OR REPLACE FUNCTION leasehold.heirs(p_name text, p_listener text, OUT numbers bigint[], OUT offer_ms bigint)
+LANGUAGE plpgsql AS $$
+DECLARE
+  v_waiter record;
+BEGIN
+  numbers := '{}';
+  offer_ms := 500;
+  FOR v_waiter IN
+    SELECT w.mode, w.listener, w.number, w.ttl FROM leasehold.waiters w
+    WHERE w.name = p_name AND NOT w.lapsed ORDER BY w.place LIMIT 16
+  LOOP
+    EXIT WHEN v_waiter.mode <> 0 OR v_waiter.listener <> p_listener;
+    numbers := numbers || v_waiter.number;
+    offer_ms := least(offer_ms, v_waiter.ttl);
+  END LOOP;
+END
+$$;
+
+-- Writes down a new holder: it fits, and whoever held the lock alone is gone. Tells its token; those that follow are reserved for so
+-- many heirs.
+CREATE OR REPLACE FUNCTION leasehold.enter(
+  p_who leasehold.waiters, p_heirs integer, p_now timestamptz, p_until timestamptz, p_backed_until timestamptz, p_offered boolean
+) RETURNS bigint
+LANGUAGE plpgsql AS $$
+DECLARE
+  v_token bigint;
+BEGIN
+  IF p_who.mode = 0 THEN
+    UPDATE leasehold.holders h SET claim = p_who.claim, mode = 0, since = p_now,
+      token = leasehold.token_after(h.token, h.reserved, p_now),
+      reserved = leasehold.token_after(h.token, h.reserved, p_now) + p_heirs,
+      expires_at = p_until, backed_until = p_backed_until, offered = p_offered, ttl = p_who.ttl, listener = p_who.listener,
+      number = p_who.number, owner = p_who.owner, host = p_who.host, pid = p_who.pid, reason = p_who.reason
+    WHERE h.name = p_who.name AND h.slot = '' RETURNING h.token INTO v_token;
+  ELSE
+    UPDATE leasehold.holders h SET mode = p_who.mode, since = p_now,
+      token = leasehold.token_after(h.token, h.reserved, p_now), together = h.together + 1
+    WHERE h.name = p_who.name AND h.slot = '' RETURNING h.token INTO v_token;
+    INSERT INTO leasehold.holders VALUES (p_who.name, p_who.claim, p_who.claim, p_who.mode, v_token, p_now, p_until,
+      p_backed_until, p_offered, 0, false, 0, p_who.ttl, p_who.listener, p_who.number,
+      p_who.owner, p_who.host, p_who.pid, p_who.reason);
+  END IF;
+  RETURN v_token;
 END
 $$;
 
 -- Lets in whoever is next while it fits; whose process is dead is passed over. The lock is handed over for half a second,
 -- until its holder renews, and one message says so; but if the process that asks has a waiter among them, the answer tells of one
 -- of those. p_own, the claim that is asked for, gets its whole TTL. Expired holders have been removed, and there are p_held.
+-- If those who come next wait in the same process as the new holder, that one is told.
 CREATE OR REPLACE FUNCTION leasehold.admit(
-  p_name text, p_stripe integer, p_now timestamptz, p_held bigint, p_held_mode integer,
+  p_name text, p_now timestamptz, p_held integer, p_held_mode integer,
   p_asker text, p_own bytea, p_backed_until timestamptz,
-  OUT handed_over integer, OUT number bigint, OUT token bigint, OUT offer_ms bigint
+  OUT handed_over integer, OUT latest bigint, OUT number bigint, OUT token bigint, OUT offer_ms bigint,
+  OUT heirs bigint[], OUT heir_token bigint, OUT heir_offer_ms bigint
 )
 LANGUAGE plpgsql AS $$
 DECLARE
-  v_held bigint := p_held;
+  v_held integer := p_held;
   v_held_mode integer := p_held_mode;
   v_waiter leasehold.waiters;
+  v_heirs record;
   v_is_own boolean;
-  v_token bigint;
   v_offer bigint;
   v_until timestamptz;
   v_told text;
 BEGIN
   handed_over := 0;
   WHILE v_held = 0 OR v_held_mode <> 0 LOOP
-    SELECT * INTO v_waiter FROM leasehold.waiters w WHERE w.name = p_name AND NOT w.lapsed ORDER BY w.place LIMIT 1;
+    -- The first, if it fits or is dead.
+    DELETE FROM leasehold.waiters w
+    WHERE w.ctid = (SELECT f.ctid FROM leasehold.waiters f WHERE f.name = p_name AND NOT f.lapsed ORDER BY f.place LIMIT 1)
+      AND (v_held = 0 OR leasehold.fits(w.mode, v_held, v_held_mode)
+        OR (w.claim IS DISTINCT FROM p_own AND leasehold.offer_to(w.listener, p_asker, p_now) IS NULL))
+    RETURNING * INTO v_waiter;
     EXIT WHEN NOT FOUND;
     v_is_own := v_waiter.claim IS NOT DISTINCT FROM p_own;
     v_offer := CASE WHEN v_is_own THEN v_waiter.ttl ELSE leasehold.offer_to(v_waiter.listener, p_asker, p_now) END;
-    IF v_offer IS NOT NULL THEN
-      EXIT WHEN NOT leasehold.fits(v_waiter.mode, v_held, v_held_mode);
-      v_offer := least(v_offer, v_waiter.ttl);
-      v_until := p_now + v_offer * interval '1 millisecond';
-      v_token := leasehold.next_token(p_stripe, p_now);
-      INSERT INTO leasehold.holders VALUES (p_name, v_waiter.claim, v_waiter.mode, v_token, p_now, v_until,
-        coalesce(p_backed_until, v_until), NOT v_is_own, v_waiter.ttl, v_waiter.listener, v_waiter.number,
-        v_waiter.owner, v_waiter.host, v_waiter.pid, v_waiter.reason);
-      v_held := v_held + 1;
-      v_held_mode := v_waiter.mode;
-      IF NOT v_is_own THEN
-        handed_over := handed_over + 1;
-        IF number IS NULL AND v_waiter.listener = p_asker THEN
-          number := v_waiter.number;
-          token := v_token;
-          offer_ms := v_offer;
-        ELSE
-          v_told := pg_notify(v_waiter.listener, concat_ws(':',
-            'granted', v_waiter.number, v_token, v_offer, leasehold.micros(p_now)));
-        END IF;
-      END IF;
+    CONTINUE WHEN v_offer IS NULL;
+    v_offer := least(v_offer, v_waiter.ttl);
+    v_until := p_now + v_offer * interval '1 millisecond';
+    heirs := '{}';
+    IF v_waiter.mode = 0 AND NOT v_is_own THEN
+      v_heirs := leasehold.heirs(p_name, v_waiter.listener);
+      heirs := v_heirs.numbers;
+      heir_offer_ms := v_heirs.offer_ms;
     END IF;
-    DELETE FROM leasehold.waiters w WHERE w.name = p_name AND w.claim = v_waiter.claim;
+    latest := leasehold.enter(v_waiter, cardinality(heirs), p_now, v_until, coalesce(p_backed_until, v_until), NOT v_is_own);
+    heir_token := latest + 1;
+    v_held := v_held + 1;
+    v_held_mode := v_waiter.mode;
+    CONTINUE WHEN v_is_own;
+    handed_over := handed_over + 1;
+    IF number IS NULL AND v_waiter.listener = p_asker THEN
+      number := v_waiter.number;
+      token := latest;
+      offer_ms := v_offer;
+    ELSE
+      v_told := pg_notify(v_waiter.listener, concat_ws(':',
+        'granted', v_waiter.number, latest, v_offer, leasehold.micros(p_now),
+        heir_token, heir_offer_ms, array_to_string(heirs, ',')));
+    END IF;
   END LOOP;
+  IF v_held = p_held THEN
+    UPDATE leasehold.holders h SET queued = false WHERE h.name = p_name AND h.slot = '' AND h.queued
+      AND NOT EXISTS (SELECT FROM leasehold.waiters w WHERE w.name = p_name AND NOT w.lapsed);
+  END IF;
 END
 $$;

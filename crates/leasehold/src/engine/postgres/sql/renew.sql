@@ -13,16 +13,16 @@ BEGIN
     WITH asked AS (
       SELECT * FROM unnest(p_names, p_claims, p_ttls) WITH ORDINALITY AS a (name, claim, ttl, nth)
     ), found AS (
-      SELECT h.name, h.claim, a.ttl, a.nth, h.expires_at AS was_until
-      FROM asked a JOIN leasehold.holders h ON h.name = a.name AND h.claim = a.claim
+      SELECT h.name, h.slot, a.ttl, a.nth, h.expires_at AS was_until
+      FROM asked a JOIN leasehold.holders h ON h.name = a.name AND h.slot = ANY (ARRAY['', a.claim]) AND h.claim = a.claim
       WHERE h.expires_at > clock_timestamp()
-      ORDER BY h.name, h.claim FOR NO KEY UPDATE OF h
+      ORDER BY h.name, h.slot FOR NO KEY UPDATE OF h
     )
     UPDATE leasehold.holders h
     SET expires_at = v_now + f.ttl * interval '1 millisecond',
         backed_until = v_now + f.ttl * interval '1 millisecond',
         offered = false
-    FROM found f WHERE h.name = f.name AND h.claim = f.claim
+    FROM found f WHERE h.name = f.name AND h.slot = f.slot
     RETURNING f.nth, h.token, h.name, f.ttl, f.was_until > h.expires_at AS cut_short
   LOOP
     -- Whoever is first may now have less to wait for than it thinks.

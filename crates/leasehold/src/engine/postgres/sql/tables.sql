@@ -1,9 +1,9 @@
 -- leasehold's tables and functions for PostgreSQL, layout 1. To run again does no harm.
 --
 -- A holder or a waiter is a row; nobody keeps a connection or a transaction open. All times are the server's. Every
--- call that decides about a lock first takes the lock's stripe, a number from its name, as an advisory lock that ends with
--- the call. Renewals take no stripe: they touch rows that are there and have not expired, and whoever removes an
--- expired row waits for them and looks again.
+-- call that decides about a lock first takes its turn, an advisory lock that ends with the call. Renewals take no
+-- turn: they touch rows that are there and have not expired, and whoever removes an expired holder waits for them and
+-- looks again.
 
 DO $$
 BEGIN
@@ -31,22 +31,29 @@ BEGIN
 END
 $$;
 
--- The greatest token given in each stripe: storage does not grow with the number of names.
+-- The greatest token of all locks that were forgotten: what is not known any more goes on from there.
 CREATE TABLE IF NOT EXISTS leasehold.tokens (
-  stripe integer PRIMARY KEY,
-  last bigint NOT NULL
-) WITH (fillfactor = 50);
+  forgotten bigint NOT NULL,
+  only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row)
+);
+INSERT INTO leasehold.tokens VALUES (0) ON CONFLICT DO NOTHING;
 
--- A claim is kept as a hash: who reads the table cannot release or renew.
+-- The row with the empty slot is the lock itself, there for as long as the lock is known; whoever holds it alone is written there, so
+-- that one statement takes it, and one hands it over. Those who hold it together have a row each, whose slot is their claim.
+-- No index but the key, and no column of the key ever changes: so an update touches no index.
 CREATE TABLE IF NOT EXISTS leasehold.holders (
   name text COLLATE "C" NOT NULL,
-  claim bytea NOT NULL,
+  slot bytea NOT NULL,
+  claim bytea,                         -- a hash: who reads the table cannot release or renew. Null: nobody
   mode integer NOT NULL,               -- 0: exclusive, -1: shared, n: a permit of n
-  token bigint NOT NULL,
+  token bigint NOT NULL,               -- in the lock's own row the greatest that was given
   since timestamptz NOT NULL,
   expires_at timestamptz NOT NULL,
   backed_until timestamptz NOT NULL,   -- until then, a crash that forgets this row brings back one that excludes as much
   offered boolean NOT NULL,            -- handed over, and its holder has not said a word yet
+  together integer NOT NULL,           -- in the lock's own row: how many others there are, of its mode
+  queued boolean NOT NULL,             -- in the lock's own row: someone may wait
+  reserved bigint NOT NULL,            -- in the lock's own row: the last token that its holder may pass it on with
   ttl bigint,                          -- of who was handed the lock, and where to tell it
   listener text,
   number bigint,
@@ -54,10 +61,8 @@ CREATE TABLE IF NOT EXISTS leasehold.holders (
   host text NOT NULL,
   pid bigint NOT NULL,
   reason text,
-  PRIMARY KEY (name, claim)
+  PRIMARY KEY (name, slot)
 ) WITH (fillfactor = 50);
-
-CREATE INDEX IF NOT EXISTS holders_offered ON leasehold.holders (listener, expires_at) WHERE offered;
 
 -- Forgotten in a crash, and then made again by those who wait: so they need no log.
 CREATE UNLOGGED TABLE IF NOT EXISTS leasehold.waiters (
