@@ -30,10 +30,12 @@ pub(crate) struct HandedOver {
     pub(crate) offer: Duration,
     /// Microseconds by the server's clock.
     pub(crate) granted_at: u64,
+    #[cfg(feature = "postgres")]
     pub(crate) heirs: Option<Heirs>,
 }
 
 /// Who comes after a new holder, as long as they wait in the same process: those that it may pass the lock on to.
+#[cfg(feature = "postgres")]
 #[derive(Debug, Clone)]
 pub(crate) struct Heirs {
     pub(crate) numbers: Vec<u64>,
@@ -48,12 +50,13 @@ impl Heard {
     pub(crate) fn read(message: &str) -> Option<(u64, Self)> {
         let words: Vec<_> = message.split(':').collect();
         let (number, what) = match words.as_slice() {
-            ["granted", number, token, offer, at, heirs @ ..] => {
+            ["granted", number, token, offer, at, _heirs @ ..] => {
                 let handed_over = HandedOver {
                     token: FencingToken::new(token.parse().ok()?)?,
                     offer: Duration::from_millis(offer.parse().ok()?),
                     granted_at: at.parse().ok()?,
-                    heirs: Heirs::read(heirs),
+                    #[cfg(feature = "postgres")]
+                    heirs: Heirs::read(_heirs),
                 };
                 (number, Heard::Granted(handed_over))
             }
@@ -67,6 +70,7 @@ impl Heard {
     }
 }
 
+#[cfg(feature = "postgres")]
 impl Heirs {
     fn read(words: &[&str]) -> Option<Self> {
         let [token, offer, numbers] = words else {
@@ -85,7 +89,7 @@ impl Heirs {
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 const A_MOMENT: Duration = Duration::from_millis(5);
 
-/// Waits until a waiter is told something that it can act on, and who comes after it. A hand-over that is not relied on is taken by
+/// Waits until a waiter is told something that it can act on, and what that is. A hand-over that is not relied on is taken by
 /// another attempt.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) async fn wake(
@@ -93,8 +97,8 @@ pub(crate) async fn wake(
     clock: &ServerClock,
     id: &ClaimId,
     relies: impl Fn() -> bool,
-) -> (Wake, Option<Heirs>) {
-    const RETRY: (Wake, Option<Heirs>) = (Wake::Retry, None);
+) -> (Wake, Option<HandedOver>) {
+    const RETRY: (Wake, Option<HandedOver>) = (Wake::Retry, None);
     let Some((_, bell)) = waiters.waiter(id) else {
         return RETRY;
     };
@@ -115,10 +119,8 @@ pub(crate) async fn wake(
                 };
                 waiters.forget(id);
                 let token = handed_over.token;
-                return (
-                    Wake::Granted(Grant { token, valid_until }),
-                    handed_over.heirs,
-                );
+                let granted = Wake::Granted(Grant { token, valid_until });
+                return (granted, Some(handed_over));
             }
             Some(Heard::LookAfter(time)) => {
                 match tokio::time::timeout(time + A_MOMENT, bell.heard()).await {
@@ -200,6 +202,7 @@ mod tests {
             token: FencingToken::new(1).unwrap(),
             offer: Duration::from_millis(500),
             granted_at: 10_000_000,
+            #[cfg(feature = "postgres")]
             heirs: None,
         };
         let now = sent + Duration::from_secs(7);
@@ -236,6 +239,7 @@ mod tests {
             token: FencingToken::new(1).unwrap(),
             offer: Duration::from_millis(500),
             granted_at: 64_000_000,
+            #[cfg(feature = "postgres")]
             heirs: None,
         };
         let now = sent + Duration::from_millis(10);

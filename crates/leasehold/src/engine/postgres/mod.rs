@@ -260,7 +260,9 @@ impl Engine for Postgres {
         // Heard of late, it is taken for its whole TTL before it is relied on.
         let relies = || !ears.polls();
         let number = ears.waiters.waiter(&claim.id).map(|(number, _)| number);
-        let (woken, heirs) = handover::wake(&ears.waiters, &ears.clock, &claim.id, relies).await;
+        let (woken, handed_over) =
+            handover::wake(&ears.waiters, &ears.clock, &claim.id, relies).await;
+        let heirs = handed_over.and_then(|handed_over| handed_over.heirs);
         if let (Wake::Granted(grant), Some(heirs), Some(number)) = (&woken, heirs, number) {
             let holder = Holder {
                 id: claim.id,
