@@ -8,6 +8,7 @@ use super::failure;
 use super::heirs::{News, Turn};
 use super::server::{Answer, Lane, cell};
 use crate::claim::{Claim, ClaimId};
+use crate::clock::Clock;
 use crate::engine::Released;
 use crate::engine::handover::HandedOver;
 use crate::engine::rows::{self, signature};
@@ -35,6 +36,9 @@ pub(super) async fn release(shared: &Arc<Shared>, claim: &Claim) -> Result<Relea
             // Another was to tell of it, and could not.
             Err(_) => {}
         }
+    }
+    if let Some(until) = ears.lines.relied_on_until(&claim.id) {
+        tokio::time::sleep(until.since(Clock::machine().now())).await;
     }
     ears.lines.end(name, &claim.id);
     let (released, handed_over) = tell(shared, name, &claim.id, None).await?;
@@ -70,9 +74,9 @@ async fn tell_news(shared: &Shared, news: News) -> Result<Released> {
         first.get_or_insert_with(released);
         match answer {
             Ok((Released::Yes, Some((_, now)))) => {
-                if let Some(until) = shared.ears.valid_until(&now) {
-                    next = news.agreed(now.heirs, until);
-                }
+                // If nobody knows for how long, nothing more is passed on until the next answer.
+                let until = shared.ears.valid_until(&now);
+                next = news.agreed(now.heirs, until.unwrap_or_else(|| Clock::machine().now()));
             }
             // It was not held any more, and went to another of this process.
             Ok((_, Some((number, handed_over)))) => shared.ears.tell(number, handed_over),

@@ -22,7 +22,11 @@ use crate::token::FencingToken;
 
 /// The locks that this process may pass on.
 #[derive(Debug, Default)]
-pub(crate) struct Lines(Mutex<HashMap<LockName, Line>>);
+pub(crate) struct Lines {
+    lines: Mutex<HashMap<LockName, Line>>,
+    /// Claims that have passed a lock on, of which the server could not be told, and until when another relies on it.
+    untold: Mutex<HashMap<ClaimId, Moment>>,
+}
 
 /// One such lock.
 #[derive(Debug)]
@@ -101,7 +105,7 @@ impl News {
 impl Drop for News {
     fn drop(&mut self) {
         if !self.is_agreed {
-            self.lines.break_off(&self.lock);
+            self.lines.break_off(self);
         }
     }
 }
@@ -121,7 +125,7 @@ impl Line {
 
 impl Lines {
     fn lines(&self) -> MutexGuard<'_, HashMap<LockName, Line>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The server has handed a lock over, and said who comes next.
@@ -253,10 +257,26 @@ impl Lines {
     }
 
     /// The server has not agreed, or cannot be told.
-    fn break_off(&self, lock: &LockName) {
-        if let Some(line) = self.lines().remove(lock) {
-            line.settled.notify_waiters();
+    fn break_off(&self, news: &News) {
+        let Some(line) = self.lines().remove(&news.lock) else {
+            return;
+        };
+        let now = Clock::machine().now();
+        let mut untold = self.untold.lock().unwrap_or_else(PoisonError::into_inner);
+        untold.retain(|_, until| *until > now);
+        let had_it = news.passed.iter().chain(&line.passed);
+        for Holder { id, .. } in had_it.chain([&news.agreed]) {
+            if *id != line.holder.id {
+                untold.insert(*id, line.until);
+            }
         }
+        line.settled.notify_waiters();
+    }
+
+    /// Until when this claim must not be given up at the server, since whom it passed the lock on to relies on it.
+    pub(crate) fn relied_on_until(&self, id: &ClaimId) -> Option<Moment> {
+        let untold = self.untold.lock().unwrap_or_else(PoisonError::into_inner);
+        untold.get(id).copied()
     }
 
     /// Returns when the server has agreed to this holder, or will not.
@@ -388,6 +408,10 @@ mod tests {
         assert!(crowd.is_settled(4));
         assert!(third.try_recv().is_err());
         assert!(crowd.pass_on(4).is_none());
+        // But the server must not hear of those who had it while the last one relies on it.
+        let relied_on = |nth: usize| crowd.lines.relied_on_until(&crowd.claims[nth].id);
+        assert!((1..=3).all(|nth| relied_on(nth) > Some(in_ms(8000))));
+        assert_eq!(relied_on(4), None);
     }
 
     #[tokio::test]
