@@ -1,40 +1,47 @@
-//! How it ended: the one place where exit codes are decided.
+//! Exit codes and final error messages: the only place where exit codes are decided.
 
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
+use leasehold::engine::doctor::{Report, Verdict};
 use leasehold::{Error, ErrorKind};
 use nix::sys::signal::Signal;
 
 use crate::args;
 use crate::output;
 
-/// A command's exit code, or why it has none of its own.
+/// The length of a claim id in hexadecimal digits.
+const CLAIM_DIGITS: usize = 32;
+
+/// The engine cannot be trusted with locks.
+const UNFIT: i32 = 78;
+
+/// The exit code of a command that succeeded, or why it failed.
 pub(crate) type Outcome<T = i32> = Result<T, Failure>;
 
-/// Why it did not come to a good end.
+/// Why a command failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The arguments are wrong, or ask for help.
+    /// The arguments are invalid, or request help.
     Usage(clap::Error),
-    /// The lock, the lease or the engine.
+    /// An error of the library.
     Locks(Error),
     /// CMD could not be started.
     Start {
         /// CMD.
         command: String,
-        /// Why not.
+        /// Why.
         cause: io::Error,
     },
-    /// A record that was to be read is not there.
+    /// There is no such record.
     NoRecord {
         /// Its key.
         key: String,
     },
-    /// A signal ended it; whoever sent that needs no message.
+    /// A signal ended it; no message is printed.
     Signal(Signal),
-    /// Whoever read stdout has seen enough.
+    /// The reader of stdout has closed it.
     StdoutClosed,
 }
 
@@ -44,7 +51,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// Something that should work on any system did not.
+/// An error of the operating system that is not the user's fault.
 pub(crate) fn unexpected(what: &str, cause: impl Into<io::Error>) -> Failure {
     let cause = cause.into();
     Error::new(ErrorKind::Unexpected, format!("{what}: {cause}"))
@@ -52,7 +59,7 @@ pub(crate) fn unexpected(what: &str, cause: impl Into<io::Error>) -> Failure {
         .into()
 }
 
-/// The exit code of an ended CMD, as shells tell it.
+/// CMD's exit code, as shells report it.
 pub(crate) fn of_command(status: ExitStatus) -> i32 {
     match (status.code(), status.signal()) {
         (Some(code), _) => code,
@@ -60,11 +67,21 @@ pub(crate) fn of_command(status: ExitStatus) -> i32 {
     }
 }
 
+/// What a report comes to.
+pub(crate) fn of_report(report: &Report, strict: bool) -> i32 {
+    match (report.verdict, report.warns()) {
+        (Verdict::Unfit, _) => UNFIT,
+        (_, true) if strict => UNFIT,
+        (_, true) => 1,
+        (_, false) => 0,
+    }
+}
+
 fn killed_by(signal: i32) -> i32 {
     128 + signal
 }
 
-/// Says on stderr what went wrong, if anything did, and returns the exit code.
+/// Prints the error to stderr, if there is one; returns the exit code.
 pub(crate) fn report(outcome: Outcome) -> i32 {
     let failure = match outcome {
         Ok(code) => return code,
@@ -73,19 +90,18 @@ pub(crate) fn report(outcome: Outcome) -> i32 {
     let (code, kind) = failure.code_and_kind();
     let json = args::json_was_asked_for();
     match failure {
-        Failure::Usage(error) if code == 0 || !json => {
+        Failure::Usage(error) if code == 0 || (!json && !shows_claim(&error)) => {
             let _ = error.print();
         }
         Failure::Usage(error) => {
-            let text = error.to_string();
-            let message = text.lines().next().unwrap_or_default();
-            let message = message.strip_prefix("error: ").unwrap_or(message);
-            let advice = Some("see leasehold --help");
-            output::error(json, kind, code, message, &output::Place::default(), advice);
+            let text = without_claims(&error.to_string());
+            let what = text.lines().next().unwrap_or_default();
+            let what = what.strip_prefix("error: ").unwrap_or(what);
+            report_plain(json, kind, code, what, "run `leasehold --help`");
         }
         Failure::Locks(error) => {
-            let place = output::Place {
-                lock: error.lock().map(|lock| lock.as_str()),
+            let context = output::ErrorContext {
+                lock: error.lock(),
                 engine: error.engine(),
                 operation: error.operation(),
             };
@@ -94,33 +110,51 @@ pub(crate) fn report(outcome: Outcome) -> i32 {
             } else {
                 error.to_string()
             };
-            output::error(json, kind, code, &message, &place, error.advice());
+            output::error(json, kind, code, &message, &context, error.advice());
         }
         Failure::Start { command, cause } => {
-            let message = format!("cannot start {command:?}: {cause}");
-            let advice = Some("check the command behind the --");
-            output::error(
-                json,
-                kind,
-                code,
-                &message,
-                &output::Place::default(),
-                advice,
-            );
+            let what = format!("cannot start {command:?}: {cause}");
+            report_plain(json, kind, code, &what, "check the command after --");
         }
         Failure::NoRecord { key } => {
-            let message = format!("there is no record {key:?}");
-            let advice = Some("check the key and the URL; `leasehold store put` writes one");
-            let place = output::Place::default();
-            output::error(json, kind, code, &message, &place, advice);
+            let what = format!("no record {key:?}");
+            let advice = "check the key and the URL, or write it with `leasehold store put`";
+            report_plain(json, kind, code, &what, advice);
         }
         Failure::Signal(_) | Failure::StdoutClosed => {}
     }
     code
 }
 
+/// Prints an error that is about no lock or engine.
+fn report_plain(json: bool, kind: &str, code: i32, what: &str, advice: &str) {
+    let text = format!("{what}; {advice}");
+    let message = if json { what } else { &text };
+    let context = output::ErrorContext::default();
+    output::error(json, kind, code, message, &context, Some(advice));
+}
+
+fn shows_claim(error: &clap::Error) -> bool {
+    let text = error.to_string();
+    without_claims(&text) != text
+}
+
+/// Hides claim ids: clap quotes an argument that it cannot parse, and that may be a claim.
+fn without_claims(text: &str) -> String {
+    let is_digit = |c: char| c.is_ascii_hexdigit();
+    text.split_inclusive(|c| !is_digit(c))
+        .map(|part| {
+            let digits = part.trim_end_matches(|c| !is_digit(c));
+            match digits.len() >= CLAIM_DIGITS {
+                true => part.replacen(digits, "...", 1),
+                false => part.to_owned(),
+            }
+        })
+        .collect()
+}
+
 impl Failure {
-    /// The exit code, and the same in a word for JSON.
+    /// The exit code, and the `kind` of the JSON error.
     fn code_and_kind(&self) -> (i32, &'static str) {
         match self {
             Failure::Usage(error) => (if error.use_stderr() { 64 } else { 0 }, "usage"),
@@ -132,7 +166,7 @@ impl Failure {
                 ErrorKind::TimedOut => (75, "timed_out"),
                 ErrorKind::LeaseLost => (76, "lease_lost"),
                 ErrorKind::Denied => (77, "denied"),
-                ErrorKind::EngineUnfit => (78, "engine_unfit"),
+                ErrorKind::EngineUnfit => (UNFIT, "engine_unfit"),
                 _ => (70, "unexpected"),
             },
             Failure::Start { cause, .. } => match cause.kind() {
@@ -151,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_exit_code_for_each_kind() {
+    fn each_kind_has_its_exit_code() {
         let table = [
             (ErrorKind::InvalidName, 64),
             (ErrorKind::InvalidConfig, 64),

@@ -1,14 +1,14 @@
-//! The locks that enclosing `run`s hold, told from parent to child through the environment, so that a
-//! nested `run` of the same lock goes straight through instead of waiting for itself.
+//! The locks that enclosing `run`s hold, passed from parent to child through the environment, so that a
+//! nested `run` of the same lock uses the hold of the outer one instead of waiting for it.
 
 use std::time::Duration;
 
-use leasehold::{ClaimId, Claimant, Error, ErrorKind, LeaseView, Locks, Mode, Result};
+use leasehold::{ClaimId, Claimant, Error, ErrorKind, Lease, Locks, Mode, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::request::Request;
 
-/// Where the list is: a JSON array.
+/// The environment variable with the list, a JSON array.
 pub(crate) const VARIABLE: &str = "LEASEHOLD_HELD";
 
 /// All locks held by enclosing `run`s, the outermost first.
@@ -25,13 +25,12 @@ pub(crate) struct Holding {
     token: u64,
     mode: HeldMode,
     ttl_ms: u64,
-    /// Who holds it.
-    by: Party,
+    by: Holder,
 }
 
-/// A claimant.
+/// The claimant of a holding.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct Party {
+struct Holder {
     owner: String,
     host: String,
     pid: u32,
@@ -48,30 +47,32 @@ enum HeldMode {
 impl From<Mode> for HeldMode {
     fn from(mode: Mode) -> Self {
         match mode {
-            Mode::Exclusive => HeldMode::Exclusive,
             Mode::Shared => HeldMode::Shared,
             Mode::Permit { .. } => HeldMode::Permit,
+            _ => HeldMode::Exclusive,
         }
     }
 }
 
 impl Held {
-    /// What the parent process has told.
+    /// Reads the list from the environment.
     pub(crate) fn inherited() -> Result<Self> {
         let Some(text) = std::env::var_os(VARIABLE).filter(|text| !text.is_empty()) else {
             return Ok(Self::default());
         };
         serde_json::from_slice(text.as_encoded_bytes()).map_err(|cause| {
+            // Not the cause itself, which may quote a claim.
+            let (line, column) = (cause.line(), cause.column());
             Error::new(
                 ErrorKind::InvalidConfig,
-                format!("${VARIABLE} cannot be read: {cause}"),
+                format!("cannot parse ${VARIABLE}: invalid at line {line}, column {column}"),
             )
-            .advise("leave it as leasehold has set it, or unset it")
+            .advise("pass it on unchanged, or unset it")
         })
     }
 
-    /// The list for the next child.
-    pub(crate) fn and(mut self, lease: &LeaseView, request: &Request, url: &str) -> Self {
+    /// Adds a lease to the list.
+    pub(crate) fn with(mut self, lease: &Lease, request: &Request, url: &str) -> Self {
         self.0.push(Holding {
             url: url.to_owned(),
             name: request.name.as_str().to_owned(),
@@ -80,56 +81,67 @@ impl Held {
             mode: request.mode.into(),
             ttl_ms: request.ttl.get().as_millis() as u64,
             by: {
-                let Claimant { owner, host, pid } = lease.claimant().clone();
-                Party { owner, host, pid }
+                let by = lease.claimant().clone();
+                Holder {
+                    owner: by.label,
+                    host: by.host,
+                    pid: by.pid,
+                }
             },
         });
         self
     }
 
-    /// The outermost run, in whose name this process asks: what waits within it keeps it waiting too.
+    /// The claimant of the outermost run, which nested runs act for: while they wait, it waits too.
     pub(crate) fn outermost(&self) -> Option<Claimant> {
-        let Party { owner, host, pid } = self.0.first()?.by.clone();
-        Some(Claimant { owner, host, pid })
+        let Holder { owner, host, pid } = self.0.first()?.by.clone();
+        Some(Claimant::new(owner, host, pid))
     }
 
-    /// As it goes into the environment.
+    /// The value of the environment variable.
     pub(crate) fn to_json(&self) -> Result<String> {
         serde_json::to_string(self).map_err(|cause| {
-            Error::new(ErrorKind::Unexpected, "cannot write down the locks held").caused_by(cause)
+            Error::new(
+                ErrorKind::Unexpected,
+                "cannot write the list of held locks as JSON",
+            )
+            .caused_by(cause)
         })
     }
 
-    /// The enclosing hold that makes another one unnecessary, if there is one; an error if an
-    /// enclosing hold makes the request hopeless.
+    /// The enclosing hold that already covers the request, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// If an enclosing hold conflicts with the request, which would wait for itself.
     pub(crate) fn covering(&self, request: &Request, url: &str) -> Result<Option<&Holding>> {
         let same = |held: &&Holding| held.url == url && held.name == request.name.as_str();
-        let mut hopeless = None;
+        let mut conflict = None;
         for holding in self.0.iter().filter(same) {
             match (holding.mode, HeldMode::from(request.mode)) {
                 (HeldMode::Exclusive, _) | (HeldMode::Shared, HeldMode::Shared) => {
                     return Ok(Some(holding));
                 }
                 (HeldMode::Permit, HeldMode::Permit) => {}
-                (held, asked) => hopeless = Some((held, asked)),
+                (held, asked) => conflict = Some((held, asked)),
             }
         }
-        let Some((held, asked)) = hopeless else {
+        let Some((held, asked)) = conflict else {
             return Ok(None);
         };
-        let (held, asked) = (held.word(), asked.word());
+        let (held, asked) = (held.name(), asked.name());
         Err(Error::new(
             ErrorKind::Unsupported,
-            format!("an enclosing `leasehold run` holds it in {held} mode, so that {asked} mode would wait for itself"),
+            format!("an enclosing `leasehold run` holds it in {held} mode, so {asked} mode would wait for itself"),
         )
-        .advise("take it in exclusive mode in the outer run, or use another name")
+        .advise("acquire it in exclusive mode in the outer run, or use another name")
         .during("acquire", url)
         .on(&request.name))
     }
 }
 
 impl HeldMode {
-    fn word(self) -> &'static str {
+    fn name(self) -> &'static str {
         match self {
             HeldMode::Exclusive => "exclusive",
             HeldMode::Shared => "shared",
@@ -139,7 +151,7 @@ impl HeldMode {
 }
 
 impl Holding {
-    /// The secret that signs it.
+    /// The claim id, a secret.
     pub(crate) fn claim(&self) -> &str {
         &self.claim
     }
@@ -149,10 +161,14 @@ impl Holding {
         self.token
     }
 
-    /// Asks the engine whether it is really still held: an error if not.
+    /// Checks with the engine that the lock is still held.
+    ///
+    /// # Errors
+    ///
+    /// `LeaseLost` if it is not.
     pub(crate) async fn verify(&self, locks: &Locks, request: &Request) -> Result<()> {
         let claim: ClaimId = self.claim.parse()?;
-        // There is no way to ask without renewing; the enclosing run would renew it alike.
+        // The only way to check is to renew; the enclosing run renews it in the same way.
         let ttl = Duration::from_millis(self.ttl_ms);
         let renewed = locks.resume(&request.name, claim)?.renew(ttl).await?;
         match renewed {
@@ -161,7 +177,7 @@ impl Holding {
                 ErrorKind::LeaseLost,
                 "the enclosing `leasehold run` no longer holds it",
             )
-            .advise("start again from the outer run")
+            .advise("start the outer run again")
             .during("go on with", locks.location())
             .on(&request.name)),
         }
@@ -182,7 +198,7 @@ mod tests {
             token: 7,
             mode,
             ttl_ms: 1000,
-            by: Party {
+            by: Holder {
                 owner: "o".into(),
                 host: "h".into(),
                 pid: 1,
@@ -191,15 +207,15 @@ mod tests {
     }
 
     fn request(options: &[&str]) -> Request {
-        let words = ["leasehold", "acquire", "a"].iter().chain(options);
-        match Cli::parse_from(words).command {
+        let argv = ["leasehold", "acquire", "a"].iter().chain(options);
+        match Cli::parse_from(argv).command {
             crate::args::Command::Acquire(args) => Request::new(args.0.lock).unwrap(),
             _ => unreachable!(),
         }
     }
 
     #[test]
-    fn which_holds_cover_which_requests() {
+    fn holds_cover_requests_by_mode() {
         let (exclusive, shared, permit): (&[_], &[_], &[_]) =
             (&[], &["--shared"], &["--permits", "2"]);
         let table = [
@@ -221,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn other_names_and_other_engines_cover_nothing() {
+    fn other_name_or_engine_covers_nothing() {
         let other_name = held("b", HeldMode::Exclusive);
         assert!(
             other_name

@@ -1,4 +1,4 @@
-//! What goes to stdout and stderr. Stdout carries results and nothing else.
+//! Writes to stdout and stderr. Stdout carries results and nothing else.
 
 use std::io::{self, Write};
 use std::os::fd::AsFd;
@@ -11,11 +11,12 @@ use crate::exit::{Failure, Outcome, unexpected};
 
 pub(crate) mod age;
 pub(crate) mod lock;
+mod stderr_writer;
 pub(crate) mod table;
 
 /// Prints a result as a line of text.
 pub(crate) fn line(text: &str) -> Outcome<()> {
-    raw(format!("{text}\n").as_bytes())
+    bytes(format!("{text}\n").as_bytes())
 }
 
 /// Prints a result as a line of JSON.
@@ -26,8 +27,8 @@ pub(crate) fn json_line(value: &impl Serialize) -> Outcome<()> {
     }
 }
 
-/// Prints a result as it is. A reader that has gone away is no failure.
-pub(crate) fn raw(bytes: &[u8]) -> Outcome<()> {
+/// Prints a result as it is.
+pub(crate) fn bytes(bytes: &[u8]) -> Outcome<()> {
     let mut stdout = io::stdout().lock();
     stdout
         .write_all(bytes)
@@ -38,16 +39,16 @@ pub(crate) fn raw(bytes: &[u8]) -> Outcome<()> {
         })
 }
 
-/// Fails if nobody reads stdout any more: for those who may have nothing to print for a long time.
-pub(crate) fn still_read() -> Outcome<()> {
+/// Fails if the reader of stdout has closed it: for commands that may print nothing for a long time.
+pub(crate) fn check_stdout() -> Outcome<()> {
     let stdout = io::stdout();
     let mut polled = [PollFd::new(stdout.as_fd(), PollFlags::empty())];
-    let gone = PollFlags::POLLERR | PollFlags::POLLNVAL;
+    let closed = PollFlags::POLLERR | PollFlags::POLLNVAL;
     match poll(&mut polled, PollTimeout::ZERO) {
         Ok(_)
             if polled[0]
                 .revents()
-                .is_some_and(|events| events.intersects(gone)) =>
+                .is_some_and(|events| events.intersects(closed)) =>
         {
             Err(Failure::StdoutClosed)
         }
@@ -55,26 +56,31 @@ pub(crate) fn still_read() -> Outcome<()> {
     }
 }
 
-/// Says something on stderr that is neither a result nor the end.
+/// Prints a warning to stderr. Never blocks, even if nobody reads stderr: a lease may be held and has to be renewed.
 pub(crate) fn warn(text: &str) {
-    let _ = writeln!(io::stderr(), "leasehold: {text}");
+    stderr_writer::write(format!("leasehold: {text}\n"));
 }
 
-/// Where an error happened.
+/// Waits until all warnings are written. Call this when no lease is held any more.
+pub(crate) fn flush_warnings() {
+    stderr_writer::flush();
+}
+
+/// What an error is about.
 #[derive(Debug, Default)]
-pub(crate) struct Place<'a> {
+pub(crate) struct ErrorContext<'a> {
     pub(crate) lock: Option<&'a str>,
     pub(crate) engine: Option<&'a str>,
     pub(crate) operation: Option<&'a str>,
 }
 
-/// Says on stderr what went wrong. For people, `message` says all of it.
+/// Prints an error to stderr. In text form, `message` contains everything.
 pub(crate) fn error(
     json: bool,
     kind: &str,
     code: i32,
     message: &str,
-    place: &Place<'_>,
+    context: &ErrorContext<'_>,
     advice: Option<&str>,
 ) {
     let text = match json {
@@ -82,9 +88,9 @@ pub(crate) fn error(
             "kind": kind,
             "exit_code": code,
             "message": message,
-            "operation": place.operation,
-            "lock": place.lock,
-            "engine": place.engine,
+            "operation": context.operation,
+            "lock": context.lock,
+            "engine": context.engine,
             "advice": advice,
         }})
         .to_string(),

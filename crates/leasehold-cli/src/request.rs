@@ -1,14 +1,14 @@
-//! What is asked of a lock, checked before any engine is asked.
+//! The validated arguments of a lock, checked before connecting to an engine.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::time::Duration;
 
 use leasehold::{Claimant, LockName, LockRequest, Locks, Mode, Result, Ttl, Wait};
 
-use crate::args::{ElectArgs, LockArgs, RunArgs, RunRecipes};
+use crate::args::{ElectArgs, HookArgs, LockArgs, RunArgs, RunRecipes};
 
-/// A claim on a lock, ready to be sent.
+/// Which lock to acquire, and how.
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) name: LockName,
@@ -22,7 +22,7 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// Checks what `acquire` asks for.
+    /// Validates the arguments of `acquire`.
     pub(crate) fn new(args: LockArgs) -> Result<Self> {
         Ok(Self {
             name: LockName::new(&args.name)?,
@@ -40,22 +40,22 @@ impl Request {
         })
     }
 
-    /// Checks what `run` asks for; returns the rest as well.
+    /// Validates the arguments of `run`; returns CMD, the recipe and the hooks as well.
     pub(crate) fn of_run(
         args: RunArgs,
         outermost: Option<&Claimant>,
-    ) -> Result<(Self, RunRecipes, Vec<std::ffi::OsString>)> {
+    ) -> Result<(Self, RunRecipes, HookArgs, Vec<OsString>)> {
         let mut request = Self::new(args.lock)?;
         request.at_least = args.at_least;
         request.max_hold = args.max_hold;
-        // Within another run the label is that of the outermost, as all of the claimant is.
+        // A nested run acts for the outermost run, with its label.
         if request.owner.is_none() && outermost.is_none() {
             request.owner = args.command.first().and_then(|command| label(command));
         }
-        Ok((request, args.recipe, args.command))
+        Ok((request, args.recipe, args.hooks, args.command))
     }
 
-    /// Checks what `elect` asks for: the lock, however long it takes.
+    /// Validates the arguments of `elect`, which waits forever.
     pub(crate) fn of_elect(args: &ElectArgs) -> Result<Self> {
         let command = args.command.first();
         Ok(Self {
@@ -70,20 +70,12 @@ impl Request {
         })
     }
 
-    /// As the library wants it.
+    /// The library's request.
     pub(crate) fn to(&self, locks: &Locks) -> LockRequest {
-        let mut request = locks.lock(&self.name).ttl(self.ttl.get());
-        request = match self.wait {
-            Wait::UpTo(time) => request.wait(time),
-            Wait::Forever => request.wait_forever(),
-        };
-        request = match self.mode {
-            Mode::Exclusive => request,
-            Mode::Shared => request.shared(),
-            Mode::Permit { of } => request.permits(of),
-        };
+        let request = locks.lock(&self.name).ttl(self.ttl);
+        let mut request = request.wait(self.wait).mode(self.mode);
         if let Some(owner) = &self.owner {
-            request = request.owner(owner);
+            request = request.label(owner);
         }
         if let Some(reason) = &self.reason {
             request = request.reason(reason);
@@ -98,7 +90,7 @@ impl Request {
     }
 }
 
-/// The command's name, made fit to be an owner's label.
+/// The command's name as a valid owner label.
 fn label(command: &OsStr) -> Option<String> {
     let name = Path::new(command).file_name()?.to_string_lossy();
     let printable = name.chars().filter(|c| !c.is_control());
@@ -111,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_labels_its_owner() {
+    fn command_name_becomes_the_label() {
         assert_eq!(label(OsStr::new("/usr/bin/make")).unwrap(), "make");
         assert_eq!(label(OsStr::new("a\nb")).unwrap(), "ab");
         assert!(label(OsStr::new("x".repeat(300).as_str())).unwrap().len() <= 255);

@@ -1,4 +1,4 @@
-//! The signals that concern us, in one stream.
+//! The signals that this process handles, as one stream.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -9,7 +9,7 @@ use tokio::signal::unix::{self, SignalKind};
 use crate::child;
 use crate::exit::{Outcome, unexpected};
 
-/// These go to CMD.
+/// Passed on to CMD.
 const PASSED_ON: [Signal; 6] = [
     Signal::SIGTERM,
     Signal::SIGINT,
@@ -19,21 +19,27 @@ const PASSED_ON: [Signal; 6] = [
     Signal::SIGUSR2,
 ];
 
-/// A CMD that has the terminal gets these from it.
-const FROM_TERMINAL: [Signal; 2] = [Signal::SIGTSTP, Signal::SIGWINCH];
+/// Sent by the terminal to its foreground group: to CMD if it has the terminal, else to this process.
+const OF_TERMINAL: [Signal; 2] = [Signal::SIGTSTP, Signal::SIGWINCH];
+
+/// Only for this process.
+const OWN: [Signal; 2] = [Signal::SIGCHLD, Signal::SIGCONT];
+
+/// The signals that are CMD's once it runs.
+pub(crate) fn of_command() -> impl Iterator<Item = Signal> {
+    PASSED_ON.into_iter().chain(OF_TERMINAL)
+}
 
 #[derive(Debug)]
 pub(crate) struct Signals(Vec<(Signal, unix::Signal)>);
 
 impl Signals {
-    /// Starts to listen. A signal that we were told to ignore stays ignored, for CMD as well: a
+    /// Installs the handlers. A signal that this process was started to ignore stays ignored, for CMD too: a
     /// handler would undo what nohup did.
-    pub(crate) fn listen(cmd_has_terminal: bool) -> Outcome<Self> {
-        let from_terminal = FROM_TERMINAL.iter().filter(|_| !cmd_has_terminal);
-        let wanted = PASSED_ON.iter().chain(from_terminal).copied();
-        let wanted = wanted.filter(|signal| !child::is_ignored(*signal));
-        wanted
-            .chain([Signal::SIGCHLD])
+    pub(crate) fn listen() -> Outcome<Self> {
+        of_command()
+            .filter(|signal| !child::is_ignored(*signal))
+            .chain(OWN)
             .map(|signal| {
                 unix::signal(SignalKind::from_raw(signal as i32))
                     .map(|stream| (signal, stream))
@@ -43,7 +49,7 @@ impl Signals {
             .map(Self)
     }
 
-    /// The next one.
+    /// Waits for the next signal.
     pub(crate) async fn next(&mut self) -> Signal {
         poll_fn(|context| {
             let ready = self.0.iter_mut().find_map(|(signal, stream)| {

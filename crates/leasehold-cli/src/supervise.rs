@@ -1,241 +1,329 @@
-//! Watching over CMD while it runs under its lease: signals, stops, and an end in time.
+//! Watches CMD while it runs under its lease: passes signals on, stops with it, and terminates it in time.
 
+use std::collections::BTreeSet;
 use std::fmt::{self, Debug};
+use std::os::unix::process::ExitStatusExt;
 use std::pin::Pin;
 use std::time::Duration;
 
 use leasehold::clock::{Clock, Moment};
 use leasehold::recipe::RevokeRequest;
 use leasehold::{LeaseState, LeaseView, LossReason};
-use nix::sys::signal::{Signal, kill, killpg};
-use nix::unistd::{getpgrp, getpid};
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
 
-use crate::child::Child;
+use crate::child::{self, Child};
+use crate::console::Console;
 use crate::exit;
 use crate::output::{
     self,
     table::{printable, who},
 };
 use crate::process_tree;
-use crate::signals::Signals;
-use crate::terminal::Terminal;
+use crate::watchdog::Watchdog;
 
-/// What CMD gets between TERM and KILL if the lease is gone already.
-const LAST_RESPITE: Duration = Duration::from_millis(200);
+/// The time between TERM and KILL if the lease is lost already.
+const GRACE_AFTER_LOSS: Duration = Duration::from_millis(200);
 
-/// How often to look whether an ended group is gone: nobody tells us about grandchildren.
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// How often to check whether a terminated group is gone: the system reports only the end of direct children.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// A killed process that hangs in the kernel is not waited for longer than this.
-const WAIT_FOR_KILLED: Duration = Duration::from_secs(10);
+/// How long to wait for a killed process, which may hang in the kernel.
+const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What bounds the hold.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Terms {
+pub(crate) struct Limits {
     pub(crate) ttl: Duration,
     pub(crate) max_hold: Option<Duration>,
 }
 
-/// When CMD is asked to end, and when it is made to.
+/// A command that ends sooner needs no watchdog: starting one would only take time.
+const WATCHDOG_AFTER: Duration = Duration::from_millis(100);
+
+/// When CMD gets TERM, and when it gets KILL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Ending {
-    term_at: Moment,
-    kill_at: Moment,
+pub(crate) struct Deadlines {
+    pub(crate) term_at: Moment,
+    pub(crate) kill_at: Moment,
 }
 
-/// When CMD must end if nothing renews the lease: so early that its group is gone before validity is.
-///
-/// Renewals come at a third of the TTL and leave two thirds; less than a quarter is only ever left if
-/// they fail, or if `max_hold` ends the lease.
-fn when_to_end(valid_until: Moment, terms: Terms) -> Ending {
-    let quarter = terms.ttl.min(terms.max_hold.unwrap_or(terms.ttl)) / 4;
-    let grace = quarter.min(Duration::from_secs(5));
-    Ending {
-        term_at: valid_until - grace,
-        kill_at: valid_until - grace / 5,
+impl Deadlines {
+    /// The deadlines for a lease that is not renewed again: early enough that CMD's group is gone before validity ends.
+    ///
+    /// Renewals happen at a third of the TTL and leave two thirds, so less than a quarter is left only if
+    /// they fail, or if `max_hold` ends the lease.
+    fn before(valid_until: Moment, limits: Limits) -> Self {
+        let quarter = limits.ttl.min(limits.max_hold.unwrap_or(limits.ttl)) / 4;
+        let grace = quarter.min(Duration::from_secs(5));
+        Self {
+            term_at: valid_until - grace,
+            kill_at: valid_until - grace / 5,
+        }
+    }
+
+    /// Those of the watchdog: later than these, and before validity ends.
+    fn of_watchdog(self, valid_until: Moment) -> Self {
+        let halfway = |from: Moment, to: Moment| from + to.since(from) / 2;
+        Self {
+            term_at: halfway(self.term_at, self.kill_at),
+            kill_at: halfway(self.kill_at, valid_until),
+        }
     }
 }
 
-/// How it went.
+/// How the supervision of CMD ended.
 #[derive(Debug)]
 pub(crate) enum End {
     /// CMD ended by itself, with this exit code.
-    ByItself(i32),
-    /// We ended it, for this reason.
-    ByUs(String),
+    Exited(i32),
+    /// CMD was terminated or not started: which, and why.
+    Terminated(String),
+    /// CMD had to be terminated, but these groups of it are still running.
+    StillRuns { why: String, groups: BTreeSet<Pid> },
 }
 
-/// What someone asks of the holder, once someone does, and the signal that CMD gets then.
-pub(crate) struct Listening {
+/// Waits for a request to release the lock, and the signal that CMD gets then.
+pub(crate) struct RevokeListener {
     pub(crate) signal: Signal,
-    pub(crate) asked: Pin<Box<dyn Future<Output = leasehold::Result<RevokeRequest>>>>,
+    pub(crate) request: Pin<Box<dyn Future<Output = leasehold::Result<RevokeRequest>>>>,
 }
 
-impl Debug for Listening {
+impl Debug for RevokeListener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Listening({})", self.signal)
+        write!(f, "RevokeListener({})", self.signal)
     }
 }
 
 #[derive(Debug)]
-pub(crate) struct Supervisor {
-    pub(crate) listening: Option<Listening>,
-    /// The signals that were passed on.
-    pub(crate) passed_on: Vec<Signal>,
+pub(crate) struct Supervisor<'a> {
+    pub(crate) revoke: Option<RevokeListener>,
     pub(crate) child: Child,
+    pub(crate) watchdog: Watchdog,
     pub(crate) lease: LeaseView,
     pub(crate) clock: Clock,
-    pub(crate) terms: Terms,
-    /// The longest time that the engine has promised at once.
-    pub(crate) span: Duration,
-    pub(crate) signals: Signals,
-    pub(crate) terminal: Option<Terminal>,
+    pub(crate) limits: Limits,
+    /// The longest validity that the engine has granted at once.
+    pub(crate) longest_validity: Duration,
+    pub(crate) console: &'a mut Console,
+    /// The groups that this process has stopped, and continues when it is continued.
+    pub(crate) stopped: BTreeSet<Pid>,
 }
 
-impl Supervisor {
-    /// Returns when CMD has ended, or had to be. The terminal is ours again then.
+impl Supervisor<'_> {
+    /// Returns when CMD has ended or was terminated; the terminal is this process's again then.
     pub(crate) async fn until_end(&mut self) -> End {
-        let end = self.watch().await;
-        if let Some(terminal) = &mut self.terminal {
+        let mut end = self.watch().await;
+        if self.watchdog.dismiss() && matches!(end, End::Exited(_)) {
+            let what = "the command was terminated by the watchdog because leasehold itself was stopped, and could not renew the lease";
+            end = End::Terminated(what.to_owned());
+        }
+        if let Some(terminal) = &mut self.console.terminal {
             terminal.take_back();
         }
         end
     }
 
     async fn watch(&mut self) -> End {
+        let start = self.clock.now();
         loop {
-            if let Some(code) = self.follow_child() {
-                return End::ByItself(code);
+            if let Some(code) = self.reap_child() {
+                return End::Exited(code);
             }
-            // An engine with sessions may promise less at a time than the TTL.
-            self.span = self.span.max(self.lease.remaining());
-            let terms = Terms {
-                ttl: self.terms.ttl.min(self.span),
-                ..self.terms
+            // An engine with sessions may grant less than the TTL at a time.
+            self.longest_validity = self.longest_validity.max(self.lease.remaining());
+            let limits = Limits {
+                ttl: self.limits.ttl.min(self.longest_validity),
+                ..self.limits
             };
-            let ending = when_to_end(self.lease.valid_until(), terms);
+            let valid_until = self.lease.valid_until();
+            let deadlines = Deadlines::before(valid_until, limits);
+            // Often enough that the watchdog hears of a renewal long before it would act.
+            let tell_watchdog_every = limits.ttl / 10;
+            let watchdog_from = start + WATCHDOG_AFTER.min(tell_watchdog_every);
             let now = self.clock.now();
-            if now >= ending.term_at {
+            if now >= deadlines.term_at {
                 let kill_at = match self.lease.is_valid() {
-                    true => ending.kill_at,
-                    false => now + LAST_RESPITE,
+                    true => deadlines.kill_at,
+                    false => now + GRACE_AFTER_LOSS,
                 };
-                let why = self.why();
-                self.end(kill_at).await;
-                return End::ByUs(why);
+                let why = loss_reason(&self.lease, self.limits);
+                let groups = self.terminate(kill_at).await;
+                return match groups.is_empty() {
+                    true => End::Terminated(format!(
+                        "the command was terminated because the lease could not be kept: {why}"
+                    )),
+                    false => End::StillRuns { why, groups },
+                };
             }
+            let tell_watchdog_at = match now >= watchdog_from {
+                true => {
+                    self.watchdog.set(deadlines.of_watchdog(valid_until));
+                    now + tell_watchdog_every
+                }
+                false => watchdog_from,
+            };
             tokio::select! {
                 biased;
-                signal = self.signals.next() => self.pass_on(signal),
-                asked = asked(&mut self.listening) => self.tell_of(asked),
+                signal = self.console.signals.next() => self.handle_signal(signal),
+                request = next_request(&mut self.revoke) => self.signal_request(request),
                 _ = self.lease.lost() => {}
-                () = self.clock.sleep_until(ending.term_at) => {}
+                () = self.clock.sleep_until(deadlines.term_at.min(tell_watchdog_at)) => {}
             }
         }
     }
 
-    /// Collects CMD if it has ended; stops with it if it was stopped from the terminal.
-    fn follow_child(&mut self) -> Option<i32> {
+    /// Returns CMD's exit code if it has ended. Stops this process too if CMD was stopped from the terminal.
+    fn reap_child(&mut self) -> Option<i32> {
         let status = self.child.try_wait()?;
-        if std::os::unix::process::ExitStatusExt::stopped_signal(&status).is_none() {
+        let Some(stopped_by) = status.stopped_signal() else {
             return Some(exit::of_command(status));
+        };
+        let group = self.child.group();
+        let terminal = self.console.terminal.as_mut()?;
+        if !self.stopped.insert(group) {
+            // Stopped by this process, which has been continued since.
+            return None;
         }
-        if let Some(terminal) = &mut self.terminal {
+        let wants_terminal = [Signal::SIGTTIN, Signal::SIGTTOU].map(|signal| signal as i32);
+        if wants_terminal.contains(&stopped_by) && terminal.give_to(group) {
+            // A shell has brought this job to the foreground, which no signal reports.
+            self.resume();
+        } else {
             terminal.take_back();
-            // All of our group, since a script that has started us is part of the same job. Ignored
-            // by the system if there is no shell that could continue us.
-            let _ = killpg(getpgrp(), Signal::SIGTSTP);
-            self.go_on();
+            self.stop_all();
+            child::stop_this_job();
+            self.resume();
         }
         None
     }
 
-    /// We were continued: CMD is too, if it still has its lease. If not, it is ended.
-    fn go_on(&mut self) {
-        if self.lease.is_valid() {
-            if let Some(terminal) = &mut self.terminal {
-                terminal.give_to(self.child.group());
+    /// Stops CMD and everything below it, since a stopped process renews no lease, and nested runs renew none either. Groups that
+    /// were stopped before are not ours to continue.
+    fn stop_all(&mut self) {
+        loop {
+            let running = process_tree::running_groups_below(self.child.group());
+            // A process that was still running may have started others.
+            let more = &running - &self.stopped;
+            if more.is_empty() {
+                return;
             }
-            self.child.signal(Signal::SIGCONT);
+            for group in more {
+                // Not SIGTSTP, which a command may ignore.
+                let _ = killpg(group, Signal::SIGSTOP);
+                self.stopped.insert(group);
+            }
         }
     }
 
-    fn pass_on(&mut self, signal: Signal) {
+    /// This process was continued: continues CMD if its lease is still valid. If not, `watch` terminates it.
+    fn resume(&mut self) {
+        if !self.lease.is_valid() {
+            return;
+        }
+        let group = self.child.group();
+        if let Some(terminal) = &mut self.console.terminal {
+            terminal.give_to(group);
+        }
+        let stopped = std::mem::take(&mut self.stopped);
+        // Nested runs are in CMD's group and go first: they check their leases before they continue their commands.
+        if stopped.contains(&group) {
+            self.child.signal(Signal::SIGCONT);
+        }
+        for group in stopped {
+            let _ = killpg(group, Signal::SIGCONT);
+        }
+    }
+
+    fn handle_signal(&mut self, signal: Signal) {
         match signal {
             Signal::SIGCHLD => {}
+            Signal::SIGCONT => self.resume(),
             Signal::SIGTSTP => {
-                // If we stop, nothing renews the lease: CMD must not go on, whatever it thinks of SIGTSTP.
-                self.child.signal(Signal::SIGSTOP);
-                let _ = kill(getpid(), Signal::SIGSTOP);
-                self.go_on();
+                self.stop_all();
+                child::stop_this_process();
+                self.resume();
             }
             signal => {
-                self.passed_on.push(signal);
+                self.console.passed_on.insert(signal);
                 self.child.signal(signal);
             }
         }
     }
 
-    /// Told once: CMD decides what comes of it.
-    fn tell_of(&mut self, asked: leasehold::Result<RevokeRequest>) {
-        let Some(Listening { signal, .. }) = self.listening.take() else {
+    /// Signals CMD once, and leaves the decision to it.
+    fn signal_request(&mut self, request: leasehold::Result<RevokeRequest>) {
+        let Some(RevokeListener { signal, .. }) = self.revoke.take() else {
             return;
         };
-        // Without an answer the lease is lost, and that is told elsewhere.
-        if let Ok(RevokeRequest { reason, by }) = asked {
+        // An error means that the lease is lost, which is handled elsewhere.
+        if let Ok(RevokeRequest { reason, by, .. }) = request {
             let (by, reason) = (who(&by), printable(&reason));
-            output::warn(&format!("asked to give the lock up by {by}: {reason}"));
             self.child.signal(signal);
+            output::warn(&format!("asked to release the lock by {by}: {reason}"));
         }
     }
 
-    fn why(&self) -> String {
-        match self.lease.state() {
-            LeaseState::Lost(reason) => reason.to_string(),
-            LeaseState::Uncertain => match self.lease.last_failure() {
-                Some(failure) => {
-                    format!("its time was running out while renewals failed: {failure}")
-                }
-                None => "its time was running out while renewals failed".to_owned(),
-            },
-            LeaseState::Held if self.terms.max_hold.is_some() => LossReason::MaxHold.to_string(),
-            LeaseState::Held => LossReason::Expired { last_failure: None }.to_string(),
-        }
-    }
-
-    /// Ends CMD and all below it; returns when they are gone.
-    async fn end(&mut self, kill_at: Moment) {
-        let mut groups = process_tree::groups_below(self.child.group());
-        // Nested runs pass TERM on to the groups that they have made.
+    /// Terminates CMD and everything below it. Returns when they are gone, or those groups that could not be terminated.
+    async fn terminate(&mut self, kill_at: Moment) -> BTreeSet<Pid> {
+        let mut groups = process_tree::groups_below([self.child.group()]);
+        // CMD is told by this process, and once. Before the next holder can enter, unless the lease is lost already.
+        let valid_until = self.lease.valid_until();
+        let late = valid_until.since(kill_at) / 2;
+        self.watchdog.set(Deadlines {
+            kill_at: kill_at
+                + if late.is_zero() {
+                    GRACE_AFTER_LOSS
+                } else {
+                    late
+                },
+            ..Deadlines::NEVER
+        });
+        // Nested runs pass TERM on to the groups that they have created.
         self.child.signal(Signal::SIGTERM);
         for group in &groups {
             let _ = killpg(*group, Signal::SIGCONT);
         }
+        let give_up_at = self.clock.now().max(kill_at) + KILL_TIMEOUT;
         let mut kill_at = Some(kill_at);
-        let give_up_at =
-            self.clock.now().max(kill_at.unwrap_or(self.clock.now())) + WAIT_FOR_KILLED;
         loop {
             let _ = self.child.try_wait();
             groups.retain(|group| !process_tree::is_gone(*group));
             let now = self.clock.now();
             if groups.is_empty() || now >= give_up_at {
-                return;
+                return groups;
             }
             if kill_at.is_some_and(|at| now >= at) {
                 kill_at = None;
-                groups.append(&mut process_tree::groups_below(self.child.group()));
+                // Only below groups that still exist: the number of one that is gone may have been reused.
+                groups = process_tree::groups_below(groups);
                 for group in &groups {
                     let _ = killpg(*group, Signal::SIGKILL);
                 }
             }
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 }
 
-async fn asked(listening: &mut Option<Listening>) -> leasehold::Result<RevokeRequest> {
-    match listening {
-        Some(listening) => listening.asked.as_mut().await,
+/// Why the lease can no longer be relied on.
+pub(crate) fn loss_reason(lease: &LeaseView, limits: Limits) -> String {
+    match lease.state() {
+        LeaseState::Lost(reason) => reason.to_string(),
+        LeaseState::Uncertain => match lease.last_failure() {
+            Some(failure) => {
+                format!("its time was running out while renewals failed: {failure}")
+            }
+            None => "its time was running out while renewals failed".to_owned(),
+        },
+        _ if limits.max_hold.is_some() => LossReason::MaxHold.to_string(),
+        _ => LossReason::Expired { last_failure: None }.to_string(),
+    }
+}
+
+async fn next_request(listener: &mut Option<RevokeListener>) -> leasehold::Result<RevokeRequest> {
+    match listener {
+        Some(listener) => listener.request.as_mut().await,
         None => std::future::pending().await,
     }
 }
@@ -249,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_in_time() {
+    fn deadlines_scale_with_ttl_and_max_hold() {
         struct Row {
             ttl: u64,
             max_hold: Option<u64>,
@@ -272,39 +360,43 @@ mod tests {
         ];
         let valid_until = Moment::from_origin(Duration::from_secs(1_000_000));
         for row in table {
-            let terms = Terms {
+            let limits = Limits {
                 ttl: ms(row.ttl),
                 max_hold: row.max_hold.map(ms),
             };
-            let expected = Ending {
+            let expected = Deadlines {
                 term_at: valid_until - ms(row.term_before),
                 kill_at: valid_until - ms(row.kill_before),
             };
-            assert_eq!(when_to_end(valid_until, terms), expected, "{terms:?}");
+            assert_eq!(
+                Deadlines::before(valid_until, limits),
+                expected,
+                "{limits:?}"
+            );
         }
     }
 
     #[test]
-    fn a_lease_that_is_renewed_in_time_is_never_ended() {
+    fn renewed_lease_is_never_terminated() {
         for ttl in [10, 100, 1_000, 30_000, 86_400_000].map(ms) {
             let start = Moment::from_origin(Duration::from_secs(1_000_000));
             let validity = leasehold::Ttl::new(ttl).unwrap().validity();
-            let terms = Terms {
+            let limits = Limits {
                 ttl,
                 max_hold: None,
             };
-            let ending = when_to_end(start + validity, terms);
-            assert!(ending.term_at > start + ttl / 3, "{ttl:?}");
+            let deadlines = Deadlines::before(start + validity, limits);
+            assert!(deadlines.term_at > start + ttl / 3, "{ttl:?}");
         }
     }
 
     #[test]
-    fn a_lost_lease_ends_at_once() {
-        let terms = Terms {
+    fn lost_lease_is_terminated_at_once() {
+        let limits = Limits {
             ttl: ms(1_000),
             max_hold: None,
         };
-        let ending = when_to_end(Moment::from_origin(Duration::ZERO), terms);
-        assert!(ending.term_at <= Clock::machine().now());
+        let deadlines = Deadlines::before(Moment::from_origin(Duration::ZERO), limits);
+        assert!(deadlines.term_at <= Clock::machine().now());
     }
 }

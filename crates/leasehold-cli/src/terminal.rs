@@ -1,48 +1,49 @@
-//! The terminal that we and CMD share: one process group at a time has it.
+//! The terminal that this process shares with CMD: one process group at a time is in its foreground.
 
 use std::io::{self, IsTerminal};
 
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use nix::unistd::{self, Pid};
 
-/// The terminal that controls this session, on stdin.
+/// The controlling terminal of this session, on stdin.
 #[derive(Debug)]
 pub(crate) struct Terminal {
+    /// Whether CMD's group was put into the foreground.
     given: bool,
 }
 
 impl Terminal {
-    /// If stdin is that terminal.
+    /// Returns it if stdin is the controlling terminal.
     pub(crate) fn of_stdin() -> Option<Self> {
         let stdin = io::stdin();
         let controls_us = stdin.is_terminal() && unistd::tcgetpgrp(&stdin).is_ok();
         controls_us.then_some(Self { given: false })
     }
 
-    /// Whether our process group has it: keys such as Ctrl-C come to us.
+    /// Whether this process's group is in the foreground, and gets keys such as Ctrl-C.
     pub(crate) fn is_ours(&self) -> bool {
         unistd::tcgetpgrp(io::stdin()) == Ok(unistd::getpgrp())
     }
 
-    /// The group was to take it by itself; notes whether it did.
+    /// Notes whether the group, which was to take the terminal by itself, has done so.
     pub(crate) fn was_taken_by(&mut self, group: Pid) {
         self.given = unistd::tcgetpgrp(io::stdin()) == Ok(group);
     }
 
-    /// A group that is gone may have taken it.
-    pub(crate) fn take_back_from_the_dead(&mut self) {
+    /// Takes it back from a group that is gone and may have taken it.
+    pub(crate) fn reclaim(&mut self) {
         self.given = true;
         self.take_back();
     }
 
-    /// Gives it to a group, if it is ours to give.
-    pub(crate) fn give_to(&mut self, group: Pid) {
-        if self.is_ours() {
-            self.given = set_foreground(group);
-        }
+    /// Puts a group into the foreground if this process's group is there; returns whether it did.
+    pub(crate) fn give_to(&mut self, group: Pid) -> bool {
+        let given = self.is_ours() && set_foreground(group);
+        self.given |= given;
+        given
     }
 
-    /// Takes it back, if it was given away.
+    /// Puts this process's group back into the foreground, if CMD's was put there.
     pub(crate) fn take_back(&mut self) {
         if std::mem::replace(&mut self.given, false) {
             set_foreground(unistd::getpgrp());
@@ -50,7 +51,7 @@ impl Terminal {
     }
 }
 
-/// Whoever is in the background gets SIGTTOU for this, and would be stopped by it.
+/// Blocks SIGTTOU, which would stop a process that does this from the background.
 fn set_foreground(group: Pid) -> bool {
     let mut ttou = SigSet::empty();
     ttou.add(Signal::SIGTTOU);

@@ -1,4 +1,4 @@
-//! Waiting for a lock, told to people on a terminal; Ctrl-C leaves the queue at once.
+//! Waits for a lock, with a status line on a terminal; Ctrl-C leaves the queue at once.
 
 use std::io::{self, IsTerminal};
 use std::pin::pin;
@@ -6,35 +6,34 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use leasehold::{Claimant, Lease, LockInfo, Locks};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::getpid;
+use nix::sys::signal::Signal;
 
+use crate::child;
 use crate::exit::{Failure, Outcome};
 use crate::output::{age::age, table::who};
 use crate::request::Request;
 use crate::signals::Signals;
 
-/// Nobody needs to hear of a shorter wait.
-const PATIENCE: Duration = Duration::from_millis(300);
-/// How often the line is drawn, and every how many times the engine is asked.
-const TICK: Duration = Duration::from_millis(250);
-const TICKS_A_LOOK: u32 = 4;
-/// How long leaving the queue may take; the engine forgets an abandoned place in any case.
-const LEAVE_WITHIN: Duration = Duration::from_secs(1);
+/// How long to wait before the status line appears.
+const STATUS_DELAY: Duration = Duration::from_millis(300);
+/// How often the status line is redrawn.
+const REDRAW_INTERVAL: Duration = Duration::from_millis(250);
+/// How often it is redrawn for each query of the engine.
+const REDRAWS_PER_QUERY: u32 = 4;
 
-/// Obtains the lock, or gives up its place in the queue when a signal says so.
-pub(crate) async fn obtain(
+/// Acquires the lock; leaves the queue on a signal.
+pub(crate) async fn acquire(
     locks: &Locks,
     request: &Request,
     signals: &mut Signals,
     quiet: bool,
 ) -> Outcome<Lease> {
     let acquire = request.to(locks).acquire();
-    until_obtained(locks, request, signals, quiet, acquire).await
+    until_acquired(locks, request, signals, quiet, acquire).await
 }
 
-/// The same for whatever else waits for the lock.
-pub(crate) async fn until_obtained<T>(
+/// The same for any future that waits for the lock.
+pub(crate) async fn until_acquired<T>(
     locks: &Locks,
     request: &Request,
     signals: &mut Signals,
@@ -43,39 +42,38 @@ pub(crate) async fn until_obtained<T>(
 ) -> Outcome<T> {
     let ended_by = {
         let mut acquire = pin!(acquire);
-        let mut telling = pin!(tell(locks, request, quiet));
+        let mut status = pin!(show_status(locks, request, quiet));
         loop {
             tokio::select! {
                 biased;
-                obtained = &mut acquire => return Ok(obtained?),
+                acquired = &mut acquire => return Ok(acquired?),
                 signal = signals.next() => match signal {
-                    Signal::SIGCHLD | Signal::SIGWINCH => {}
-                    Signal::SIGTSTP => drop(kill(getpid(), Signal::SIGSTOP)),
+                    Signal::SIGCHLD | Signal::SIGCONT | Signal::SIGWINCH => {}
+                    Signal::SIGTSTP => child::stop_this_process(),
                     signal => break signal,
                 },
-                () = &mut telling => {}
+                () = &mut status => {}
             }
         }
     };
-    // The library gives up the place in the background; this process is about to end.
-    let _ = tokio::time::timeout(LEAVE_WITHIN, locks.settle()).await;
+    // The library leaves the queue in the background; `flush` completes that before the process ends.
     Err(Failure::Signal(ended_by))
 }
 
-/// Keeps a line on the terminal up to date. Never returns.
-async fn tell(locks: &Locks, request: &Request, quiet: bool) {
+/// Keeps the status line up to date. Never returns.
+async fn show_status(locks: &Locks, request: &Request, quiet: bool) {
     if quiet || !io::stderr().is_terminal() {
         return std::future::pending().await;
     }
     let start = Instant::now();
-    tokio::time::sleep(PATIENCE).await;
-    let line = Line::new();
+    tokio::time::sleep(STATUS_DELAY).await;
+    let line = StatusLine::new();
     loop {
-        let found = locks.show(&request.name).await.ok();
-        for _ in 0..TICKS_A_LOOK {
+        let found = locks.inspect(&request.name).await.ok();
+        for _ in 0..REDRAWS_PER_QUERY {
             let me = locks.claimant();
-            line.say(&describe(request, me, found.as_ref(), start.elapsed()));
-            tokio::time::sleep(TICK).await;
+            line.set(&describe(request, me, found.as_ref(), start.elapsed()));
+            tokio::time::sleep(REDRAW_INTERVAL).await;
         }
     }
 }
@@ -92,8 +90,8 @@ fn describe(
     };
     let is_me = |who: &Claimant| who.pid == me.pid && who.host == me.host;
     let mut waiters = lock.waiters.iter();
-    if let Some(place) = waiters.position(|waiter| is_me(&waiter.claimant)) {
-        text += &format!(", {} of {} in line", place + 1, lock.waiters.len());
+    if let Some(position) = waiters.position(|waiter| is_me(&waiter.claimant)) {
+        text += &format!(", {} of {} in the queue", position + 1, lock.waiters.len());
     }
     if let Some(holder) = lock.holders.first() {
         let since = age(holder.held_for);
@@ -105,10 +103,10 @@ fn describe(
     text
 }
 
-/// One line on stderr that goes away when it is no longer needed.
-struct Line(ProgressBar);
+/// One line on stderr, cleared on drop.
+struct StatusLine(ProgressBar);
 
-impl Line {
+impl StatusLine {
     fn new() -> Self {
         let bar = ProgressBar::new_spinner();
         if let Ok(style) = ProgressStyle::with_template("{spinner} {wide_msg}") {
@@ -117,13 +115,13 @@ impl Line {
         Self(bar)
     }
 
-    fn say(&self, text: &str) {
+    fn set(&self, text: &str) {
         self.0.set_message(text.to_owned());
         self.0.tick();
     }
 }
 
-impl Drop for Line {
+impl Drop for StatusLine {
     fn drop(&mut self) {
         self.0.finish_and_clear();
     }

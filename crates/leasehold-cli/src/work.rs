@@ -1,6 +1,7 @@
-//! CMD under one lease: told what it holds, started, watched to its end.
+//! Runs CMD under one lease: sets its environment, starts it, and supervises it until it has ended.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
@@ -8,137 +9,144 @@ use std::time::Duration;
 
 use leasehold::{Error, ErrorKind, Lease, LeaseView, Locks};
 use nix::sys::signal::Signal;
+use nix::unistd::Pid;
 
+use crate::args::HookArgs;
 use crate::child::{self, Child};
 use crate::command::Context;
+use crate::console::Console;
 use crate::exit::{Failure, Outcome};
 use crate::held::{self, Held};
 use crate::output;
 use crate::request::Request;
-use crate::signals::Signals;
-use crate::supervise::{End, Listening, Supervisor, Terms};
+use crate::supervise::{self, End, Limits, RevokeListener, Supervisor};
 use crate::terminal::Terminal;
+use crate::watchdog::Watchdog;
 
-/// What is to be done under a lock.
+/// What to run under which lock.
 #[derive(Debug)]
 pub(crate) struct Work<'a> {
     pub(crate) context: &'a Context,
     pub(crate) locks: &'a Locks,
     pub(crate) request: &'a Request,
-    pub(crate) words: &'a [OsString],
-    /// What enclosing runs hold.
+    pub(crate) argv: &'a [OsString],
+    /// The locks that enclosing runs hold.
     pub(crate) held: Held,
-    /// What CMD gets when someone asks for the lock.
+    /// The signal that CMD gets when someone asks for the lock.
     pub(crate) on_revoke: Option<Signal>,
-}
-
-/// What this process has once, and lends to whoever watches over CMD.
-#[derive(Debug)]
-pub(crate) struct Seat {
-    pub(crate) signals: Signals,
-    pub(crate) terminal: Option<Terminal>,
-    /// The signals that were passed on to CMD.
-    pub(crate) passed_on: Vec<Signal>,
-}
-
-impl Seat {
-    pub(crate) fn take() -> Outcome<Self> {
-        let terminal = Terminal::of_stdin();
-        Ok(Self {
-            signals: Signals::listen(terminal.is_some())?,
-            terminal,
-            passed_on: Vec::new(),
-        })
-    }
+    /// The commands for events.
+    pub(crate) hooks: HookArgs,
+    pub(crate) on_skip: Option<String>,
 }
 
 impl Work<'_> {
-    /// Returns when CMD has ended, or had to be.
-    pub(crate) async fn under(&self, lease: &LeaseView, mut seat: Seat) -> (Outcome<End>, Seat) {
-        let command = match self.command(lease) {
-            Ok(command) => command,
-            Err(failure) => return (Err(failure), seat),
+    /// Runs CMD until it has ended or was terminated.
+    pub(crate) async fn run(&self, lease: &Lease, console: &mut Console) -> Outcome<End> {
+        let limits = Limits {
+            ttl: self.request.ttl.get(),
+            max_hold: self.request.max_hold,
         };
-        let foreground = seat.terminal.as_ref().is_some_and(Terminal::is_ours);
-        let child = match Child::spawn(command, foreground) {
-            Ok(child) => child,
-            Err(failure) => {
-                if let Some(terminal) = seat.terminal.as_mut().filter(|_| foreground) {
-                    terminal.take_back_from_the_dead();
-                }
-                return (Err(failure), seat);
-            }
-        };
-        if let Some(terminal) = seat.terminal.as_mut().filter(|_| foreground) {
-            terminal.was_taken_by(child.group());
+        // This process may have been stopped since the lock was granted.
+        if !lease.is_valid() {
+            let why = supervise::loss_reason(&lease.view(), limits);
+            let what =
+                format!("the command was not started because the lease could not be kept: {why}");
+            return Ok(End::Terminated(what));
         }
+        let child = spawn(self.command(lease)?, console.terminal.as_mut())?;
         let mut supervisor = Supervisor {
+            watchdog: Watchdog::of(child.group()),
             child,
-            lease: lease.clone(),
-            clock: self.locks.engine().clock(),
-            terms: Terms {
-                ttl: self.request.ttl.get(),
-                max_hold: self.request.max_hold,
-            },
-            span: Duration::ZERO,
-            listening: self.on_revoke.map(|signal| listen(signal, lease.clone())),
-            passed_on: seat.passed_on,
-            signals: seat.signals,
-            terminal: seat.terminal,
+            lease: lease.view(),
+            clock: self.locks.engine().about().clock,
+            limits,
+            longest_validity: Duration::ZERO,
+            revoke: self.on_revoke.map(|signal| listen(signal, lease.view())),
+            console,
+            stopped: BTreeSet::new(),
         };
-        let end = supervisor.until_end().await;
-        let seat = Seat {
-            signals: supervisor.signals,
-            terminal: supervisor.terminal,
-            passed_on: supervisor.passed_on,
-        };
-        (Ok(end), seat)
+        Ok(supervisor.until_end().await)
     }
 
-    fn command(&self, lease: &LeaseView) -> Outcome<Command> {
-        let mut command = child::command(self.words);
+    fn command(&self, lease: &Lease) -> Outcome<Command> {
+        let mut command = child::command(self.argv);
         let (claim, token) = (lease.claim_id().reveal(), lease.token().get());
-        tell(&mut command, self.context, self.request, &claim, token);
+        set_environment(&mut command, self.context, self.request, Some(token));
+        command.env("LEASEHOLD_CLAIM", claim);
         let held = self.held.clone();
-        let held = held.and(lease, self.request, &self.locks.location());
+        let held = held.with(lease, self.request, &self.locks.location());
         command.env(held::VARIABLE, held.to_json()?);
         Ok(command)
     }
 
-    /// The error for a lease that did not last.
+    /// The error for a lease that was lost.
     pub(crate) fn lost(&self, what: String) -> Failure {
+        self.lost_with_advice(
+            what,
+            "check what the command has written, by the fencing token if possible; then run it again",
+        )
+    }
+
+    /// The error for a command that could not be terminated.
+    pub(crate) fn still_runs(&self, why: &str, groups: BTreeSet<Pid>) -> Failure {
+        let groups: Vec<_> = groups.iter().map(Pid::to_string).collect();
+        let what = format!(
+            "the command could not be terminated and still runs: process group {}; it had to end because the lease could not be kept: {why}",
+            groups.join(", ")
+        );
+        self.lost_with_advice(
+            what,
+            "kill it before the lock ends with its TTL; if it has changed its user, do that outside: `sudo leasehold run ...`",
+        )
+    }
+
+    fn lost_with_advice(&self, what: String, advice: &'static str) -> Failure {
         Error::new(ErrorKind::LeaseLost, what)
-            .advise("check what it has done, with the fencing token if you can; then run it again")
+            .advise(advice)
             .during("go on with", self.locks.location())
             .on(&self.request.name)
             .into()
     }
 }
 
-fn listen(signal: Signal, lease: LeaseView) -> Listening {
-    Listening {
+/// Starts CMD, in the foreground if this process is.
+fn spawn(command: Command, terminal: Option<&mut Terminal>) -> Outcome<Child> {
+    let mut foreground = terminal.filter(|terminal| terminal.is_ours());
+    let spawned = Child::spawn(command, foreground.is_some());
+    match (&mut foreground, &spawned) {
+        (Some(terminal), Ok(child)) => terminal.was_taken_by(child.group()),
+        // The child may have taken it before it failed.
+        (Some(terminal), Err(_)) => terminal.reclaim(),
+        (None, _) => {}
+    }
+    spawned
+}
+
+fn listen(signal: Signal, lease: LeaseView) -> RevokeListener {
+    RevokeListener {
         signal,
-        asked: Box::pin(async move { lease.revoke_requested().await }),
+        request: Box::pin(async move { lease.revoke_requested().await }),
     }
 }
 
-/// Tells CMD what it holds.
-pub(crate) fn tell(
+/// Tells a command which lock is held with which token.
+pub(crate) fn set_environment(
     command: &mut Command,
     context: &Context,
     request: &Request,
-    claim: &str,
-    token: u64,
+    token: Option<u64>,
 ) {
     command
         .env("LEASEHOLD_NAME", request.name.as_str())
-        .env("LEASEHOLD_TOKEN", token.to_string())
-        .env("LEASEHOLD_CLAIM", claim)
-        .env("LEASEHOLD_URL", wherever_it_goes(&context.url).as_ref());
+        .env("LEASEHOLD_URL", absolute_url(&context.url).as_ref());
+    match token {
+        Some(token) => command.env("LEASEHOLD_TOKEN", token.to_string()),
+        None => command.env_remove("LEASEHOLD_TOKEN"),
+    };
 }
 
-/// The URL, but with a path that still names the same file after CMD has changed its folder.
-fn wherever_it_goes(url: &str) -> Cow<'_, str> {
+/// The URL with an absolute path, so that it names the same file in every working directory.
+fn absolute_url(url: &str) -> Cow<'_, str> {
     let here = std::env::current_dir().ok();
     let here = here.as_deref().and_then(Path::to_str);
     match (url.split_once(':'), here) {
@@ -154,8 +162,8 @@ fn wherever_it_goes(url: &str) -> Cow<'_, str> {
     }
 }
 
-/// CMD has ended: that the release failed changes nothing about how it went.
-pub(crate) async fn give_back(lease: Lease) {
+/// Releases the lease of a CMD that has ended. A failure is only a warning: it does not change how CMD ended.
+pub(crate) async fn release(lease: Lease) {
     if let Err(error) = lease.release().await {
         output::warn(&format!("warning: {error}; the lock ends with its TTL"));
     }
@@ -166,16 +174,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_relative_file_stays_the_same_file_elsewhere() {
+    fn relative_paths_become_absolute() {
         for same in [
             "sqlite:",
             "sqlite:/a.db",
             "sqlite:?busy_timeout=1s",
             "memory:",
         ] {
-            assert_eq!(wherever_it_goes(same), same);
+            assert_eq!(absolute_url(same), same);
         }
-        let moved = wherever_it_goes("sqlite:a.db?busy_timeout=1s").into_owned();
+        let moved = absolute_url("sqlite:a.db?busy_timeout=1s").into_owned();
         assert!(
             moved.starts_with("sqlite:/") && moved.ends_with("/a.db?busy_timeout=1s"),
             "{moved}"

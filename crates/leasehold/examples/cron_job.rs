@@ -1,11 +1,11 @@
 //! A job that is started on many hosts at about the same time and should run on one of them.
 //!
-//! `cargo run --example cron_job -- [URL]`, several at once, and again within the minute.
+//! `cargo run -p leasehold --example cron_job -- [URL]`, several at once, and again within the minute.
 
 use std::time::Duration;
 
 use leasehold::Locks;
-use leasehold::recipe::Turn;
+use leasehold::recipe::PeriodTurn;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> leasehold::Result<()> {
@@ -20,13 +20,13 @@ async fn main() -> leasehold::Result<()> {
         .begin()
         .await?;
     match turn {
-        Turn::Ours(run) => {
-            println!("running, with token {}", run.token());
+        PeriodTurn::Ours(run) => {
+            println!("running, with token {}", run.lease().token());
             run.succeeded().await?;
         }
-        Turn::Taken(ran) => println!(
+        PeriodTurn::Taken(ran) => println!(
             "{} (pid {}) has run it; it may run again in {} s",
-            ran.by.owner,
+            ran.by.label,
             ran.by.pid,
             ran.next_in.as_secs()
         ),

@@ -1,6 +1,6 @@
 //! How fast a pool gives ids out, and how many requests it takes.
 //!
-//! `cargo run --release --example id_pool -- [URL]`
+//! `cargo run --release -p leasehold --example id_pool -- [URL]`
 
 use std::time::Instant;
 

@@ -1,10 +1,10 @@
 //! A leader with a worker: exactly one of all that run this does the work.
 //!
-//! `cargo run --example leader -- [URL]`, several at once; end the one that leads, with Ctrl-C or kill -9.
+//! `cargo run -p leasehold --example leader -- [URL]`, several at once; end the one that leads, with Ctrl-C or kill -9.
 
 use std::time::Duration;
 
-use leasehold::recipe::Standing;
+use leasehold::recipe::ElectionEvent;
 use leasehold::{LeaseView, Locks};
 
 #[tokio::main(flavor = "current_thread")]
@@ -15,11 +15,11 @@ async fn main() -> leasehold::Result<()> {
     let mut election = locks
         .lock("example/leader")
         .ttl(Duration::from_secs(5))
-        .owner(label)
+        .label(label)
         .elect()?;
     loop {
         match election.next().await {
-            Ok(Standing::Leading(lease)) => {
+            Ok(ElectionEvent::Leading(lease)) => {
                 println!("leading, in term {}", lease.token());
                 tokio::select! {
                     reason = lease.lost() => println!("stopped in the midst of it: {reason}"),
@@ -29,8 +29,9 @@ async fn main() -> leasehold::Result<()> {
                     }
                 }
             }
-            Ok(Standing::Following(leader)) => println!("{} leads", leader.claimant.owner),
-            Ok(Standing::Lost(reason)) => println!("no longer leading: {reason}"),
+            Ok(ElectionEvent::Following(leader)) => println!("{} leads", leader.claimant.label),
+            Ok(ElectionEvent::Lost(reason)) => println!("no longer leading: {reason}"),
+            Ok(_) => {}
             // The next call tries again after a while.
             Err(error) => eprintln!("{error}"),
         }

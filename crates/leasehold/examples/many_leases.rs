@@ -1,6 +1,6 @@
 //! How much keeping leases alive costs: holds many in one process for a while and reports memory and CPU.
 //!
-//! `cargo run --release --example many_leases -- [URL] [LEASES] [SECONDS]`
+//! `cargo run --release -p leasehold --example many_leases -- [URL] [LEASES] [SECONDS]`
 
 use std::time::{Duration, Instant};
 

@@ -2,7 +2,7 @@
 //! is sold twice.
 //!
 //! ```text
-//! cargo run --example stock [URL]
+//! cargo run -p leasehold --example stock [URL]
 //! ```
 
 #![allow(clippy::expect_used)]

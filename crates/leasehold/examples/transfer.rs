@@ -1,7 +1,7 @@
 //! Transfers between two accounts, under the locks of both: no two transfers get into each other's way, in whatever
 //! order they name the accounts.
 //!
-//! `cargo run --example transfer -- [URL]`, several at once.
+//! `cargo run -p leasehold --example transfer -- [URL]`, several at once.
 
 use leasehold::guard::{Fenced, Store};
 use leasehold::{Lease, Locks};

@@ -1,5 +1,9 @@
 //! The same API without async: for programs that have no runtime.
 //!
+//! The functions fail as their async counterparts do, and with
+//! [`ErrorKind::InvalidConfig`] if they are called from async code. What has no counterpart here, such as guarded records and
+//! recipes, is reached with [`Locks::as_async`] and [`wait_for`].
+//!
 //! ```
 //! use std::time::Duration;
 //! use leasehold::blocking::Locks;
@@ -11,20 +15,25 @@
 //! # Ok::<(), leasehold::Error>(())
 //! ```
 
-use std::ops::Deref;
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle, Runtime};
 
+use crate::acquire::Wait;
+use crate::claim::{ClaimId, Mode, Ttl};
 use crate::engine::{Capabilities, LockInfo, Released};
 use crate::error::{Error, ErrorKind, Result};
+use crate::hold::LeaseState;
 use crate::lease::LeaseView;
+use crate::name::LockName;
+use crate::sync::Mutex;
+use crate::token::FencingToken;
 
 /// One thread of its own renews the leases of all blocking handles of the process.
 fn runtime() -> Result<&'static Runtime> {
     static RUNTIME: OnceLock<Runtime> = OnceLock::new();
-    static STARTING: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    static STARTING: Mutex<()> = Mutex::new(());
     if Handle::try_current().is_ok() {
         return Err(Error::new(
             ErrorKind::InvalidConfig,
@@ -32,7 +41,7 @@ fn runtime() -> Result<&'static Runtime> {
         )
         .advise("use leasehold::Locks there"));
     }
-    let _one_at_a_time = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+    let _one_at_a_time = STARTING.lock();
     if let Some(runtime) = RUNTIME.get() {
         return Ok(runtime);
     }
@@ -47,11 +56,40 @@ fn runtime() -> Result<&'static Runtime> {
     Ok(RUNTIME.get_or_init(|| runtime))
 }
 
-fn wait_for<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+/// Waits for a future of the async API, for what this module has no function of its own for:
+///
+/// ```
+/// use leasehold::blocking::{Locks, wait_for};
+///
+/// let locks = Locks::connect("memory:")?;
+/// let store = locks.as_async().store()?;
+/// wait_for(store.write_if("colour", "red", None))?;
+/// assert_eq!(wait_for(store.read("colour"))?.unwrap().value, b"red");
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// Those of the future, and [`ErrorKind::InvalidConfig`] if it is called from async code.
+pub fn wait_for<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     runtime()?.block_on(work)
 }
 
-/// All the locks of one engine; see [`crate::Locks`].
+/// The locks of one engine; see [`crate::Locks`].
+///
+/// ```
+/// use leasehold::blocking::Locks;
+///
+/// # fn main() -> leasehold::Result<()> {
+/// let locks = Locks::connect("memory:")?; // or sqlite:, redis://…, postgres://…
+/// let steps = locks.lock("report").run(|lease| {
+///     // Nothing can interrupt blocking work: ask before each step that counts.
+///     (1..=3).take_while(|_| lease.is_valid()).count()
+/// })?;
+/// assert_eq!(steps, 3);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct Locks(crate::Locks);
 
@@ -61,14 +99,38 @@ impl Locks {
         wait_for(crate::Locks::connect(url)).map(Self)
     }
 
+    /// The locks of an engine that a typed configuration connects to:
+    ///
+    /// ```
+    /// use leasehold::blocking::Locks;
+    /// # #[cfg(feature = "sqlite")] {
+    /// use leasehold::engine::sqlite::SqliteConfig;
+    ///
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let path = folder.path().join("locks.db");
+    /// let locks = Locks::connect_engine(SqliteConfig::new(path).connect())?;
+    /// locks.lock("report").acquire()?.release()?;
+    /// # }
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of the configuration.
+    pub fn connect_engine(
+        engine: impl Future<Output = Result<Arc<dyn crate::engine::Engine>>>,
+    ) -> Result<Self> {
+        wait_for(engine).map(Self::new)
+    }
+
     /// See [`crate::Locks::new`].
     pub fn new(engine: Arc<dyn crate::engine::Engine>) -> Self {
         Self(crate::Locks::new(engine))
     }
 
-    /// See [`crate::Locks::owner`].
-    pub fn owner(&self, label: impl Into<String>) -> Result<Self> {
-        self.0.owner(label).map(Self)
+    /// See [`crate::Locks::reentrant`].
+    pub fn reentrant(&self, label: impl Into<String>) -> Result<Self> {
+        self.0.reentrant(label).map(Self)
     }
 
     /// See [`crate::Locks::lock`].
@@ -76,9 +138,9 @@ impl Locks {
         LockRequest(self.0.lock(name))
     }
 
-    /// See [`crate::Locks::show`].
-    pub fn show(&self, name: impl AsRef<str>) -> Result<LockInfo> {
-        wait_for(self.0.show(name))
+    /// See [`crate::Locks::inspect`].
+    pub fn inspect(&self, name: impl AsRef<str>) -> Result<LockInfo> {
+        wait_for(self.0.inspect(name))
     }
 
     /// See [`crate::Locks::list`].
@@ -86,14 +148,27 @@ impl Locks {
         wait_for(self.0.list(prefix))
     }
 
-    /// See [`crate::Locks::break_lock`].
-    pub fn break_lock(&self, name: impl AsRef<str>) -> Result<Released> {
-        wait_for(self.0.break_lock(name))
+    /// See [`crate::Locks::force_release`].
+    pub fn force_release(&self, name: impl AsRef<str>) -> Result<Released> {
+        wait_for(self.0.force_release(name))
     }
 
     /// See [`crate::Locks::capabilities`].
     pub fn capabilities(&self) -> Capabilities {
         self.0.capabilities()
+    }
+
+    /// See [`crate::Locks::flush`].
+    pub fn flush(&self) -> Result<()> {
+        wait_for(async {
+            self.0.flush().await;
+            Ok(())
+        })
+    }
+
+    /// The same locks for async code: for guarded records and recipes, with [`wait_for`].
+    pub fn as_async(&self) -> &crate::Locks {
+        &self.0
     }
 }
 
@@ -104,18 +179,23 @@ pub struct LockRequest(crate::LockRequest);
 
 impl LockRequest {
     /// See [`crate::LockRequest::ttl`].
-    pub fn ttl(self, ttl: Duration) -> Self {
+    pub fn ttl(self, ttl: impl TryInto<Ttl, Error: Into<Error>>) -> Self {
         Self(self.0.ttl(ttl))
     }
 
     /// See [`crate::LockRequest::wait`].
-    pub fn wait(self, time: Duration) -> Self {
-        Self(self.0.wait(time))
+    pub fn wait(self, wait: impl Into<Wait>) -> Self {
+        Self(self.0.wait(wait))
     }
 
     /// See [`crate::LockRequest::wait_forever`].
     pub fn wait_forever(self) -> Self {
         Self(self.0.wait_forever())
+    }
+
+    /// See [`crate::LockRequest::mode`].
+    pub fn mode(self, mode: Mode) -> Self {
+        Self(self.0.mode(mode))
     }
 
     /// See [`crate::LockRequest::shared`].
@@ -128,9 +208,9 @@ impl LockRequest {
         Self(self.0.permits(of))
     }
 
-    /// See [`crate::LockRequest::owner`].
-    pub fn owner(self, label: impl Into<String>) -> Self {
-        Self(self.0.owner(label))
+    /// See [`crate::LockRequest::label`].
+    pub fn label(self, label: impl Into<String>) -> Self {
+        Self(self.0.label(label))
     }
 
     /// See [`crate::LockRequest::max_hold`].
@@ -158,14 +238,18 @@ impl LockRequest {
         Ok(wait_for(self.0.try_acquire())?.map(Lease))
     }
 
-    /// Obtains the lock, does the work, and releases it. Blocking work cannot be cancelled from outside:
-    /// ask [`is_valid`](LeaseView::is_valid) before each step that counts. If the lease was lost by the end,
-    /// the error says so.
+    /// Obtains the lock, does the work, and releases the lock. Blocking work cannot be interrupted: call
+    /// [`is_valid`](LeaseView::is_valid) before each step that counts.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`acquire`](Self::acquire); [`ErrorKind::LeaseLost`] if the lease was lost by the end of the work.
     pub fn run<T>(self, work: impl FnOnce(&LeaseView) -> T) -> Result<T> {
         let lease = self.acquire()?;
-        let done = work(&lease);
-        if let crate::LeaseState::Lost(reason) = lease.state() {
-            return Err(lease.lost_error(&reason));
+        let view = lease.view();
+        let done = work(&view);
+        if let LeaseState::Lost(reason) = view.state() {
+            return Err(view.lost_error(&reason));
         }
         // The work is done and was done in time: a release that fails is finished in the background.
         let _ = lease.release();
@@ -179,21 +263,53 @@ impl LockRequest {
 pub struct Lease(crate::Lease);
 
 impl Lease {
+    /// See [`crate::Lease::view`].
+    pub fn view(&self) -> LeaseView {
+        self.0.view()
+    }
+
+    /// See [`crate::Lease::name`].
+    pub fn name(&self) -> &LockName {
+        self.0.name()
+    }
+
+    /// See [`crate::Lease::token`].
+    pub fn token(&self) -> FencingToken {
+        self.0.token()
+    }
+
+    /// See [`crate::Lease::claim_id`].
+    pub fn claim_id(&self) -> ClaimId {
+        self.0.claim_id()
+    }
+
+    /// See [`crate::Lease::remaining`].
+    pub fn remaining(&self) -> Duration {
+        self.0.remaining()
+    }
+
+    /// See [`crate::Lease::is_valid`].
+    pub fn is_valid(&self) -> bool {
+        self.0.is_valid()
+    }
+
+    /// See [`crate::Lease::state`].
+    pub fn state(&self) -> LeaseState {
+        self.0.state()
+    }
+
+    /// See [`crate::Lease::detach`].
+    pub fn detach(self) -> ClaimId {
+        self.0.detach()
+    }
+
     /// See [`crate::Lease::release`].
     pub fn release(self) -> Result<Released> {
         wait_for(self.0.release())
     }
 
-    /// See [`crate::LeaseView::renew`].
+    /// See [`crate::Lease::renew`].
     pub fn renew(&self) -> Result<Duration> {
         wait_for(self.0.renew())
-    }
-}
-
-impl Deref for Lease {
-    type Target = LeaseView;
-
-    fn deref(&self) -> &LeaseView {
-        &self.0
     }
 }

@@ -46,7 +46,7 @@ impl Sub<Duration> for Moment {
     }
 }
 
-/// Tells the time to the lease and to the engine alike.
+/// Gives the time to the lease and to the engine alike.
 ///
 /// Outside tests there is one: the machine's, which counts time asleep (`CLOCK_BOOTTIME` on
 /// Linux) and is the same for all processes of the machine.
@@ -91,6 +91,10 @@ impl Clock {
     }
 
     /// Returns once `until` has come.
+    ///
+    /// # Cancel safety
+    ///
+    /// The future can be dropped at any time.
     pub async fn sleep_until(&self, until: Moment) {
         loop {
             let left = until.since(self.now());

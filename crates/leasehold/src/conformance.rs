@@ -27,11 +27,14 @@
 //!
 //! | module | what is there |
 //! |---|---|
+//! | [`main`], [`Suite`] | runs the cases on one engine, or on several in one test file |
 //! | [`Case`], [`Need`], [`THEMES`] | the cases as data; one file a theme |
 //! | [`Fixture`], [`Ground`] | what brings the store, and what a case is given |
 //! | [`child`] | other processes: this test binary, started again |
 //! | [`faulty`] | an engine whose replies get lost |
 //! | [`saboteur`] | engines broken on purpose, to show that each case can fail |
+//! | [`operations`] | random sequences of all operations, checked step by step |
+//! | [`Stalls`] | tells a host that took the processor away from an engine that was late |
 //! | [`history`] | what was done under the locks, checked for overlaps and falling tokens |
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
@@ -42,9 +45,9 @@ pub mod child;
 pub mod faulty;
 mod fixture;
 mod ground;
-pub mod history;
 mod runner;
 pub mod saboteur;
+mod stalls;
 
 mod exclusion;
 mod expiry;
@@ -53,6 +56,7 @@ mod inspect;
 mod loss;
 mod modes;
 mod names;
+pub mod operations;
 mod reentrancy;
 mod release;
 mod store;
@@ -60,10 +64,12 @@ mod tokens;
 mod torture;
 mod waiting;
 
+pub use crate::torture::history;
 pub use case::{Case, Need, Theme};
 pub use fixture::Fixture;
 pub use ground::Ground;
-pub use runner::{main, run, run_trials};
+pub use runner::{Suite, main, run, run_trials};
+pub use stalls::{Stalls, unless_stalled};
 
 /// Every case there is.
 pub const THEMES: &[Theme] = &[
@@ -72,7 +78,10 @@ pub const THEMES: &[Theme] = &[
     expiry::THEME,
     loss::THEME,
     waiting::THEME,
-    store::THEME,
+    store::writes::THEME,
+    store::keys::THEME,
+    store::ends::THEME,
+    store::contention::THEME,
     modes::THEME,
     tokens::THEME,
     reentrancy::THEME,

@@ -1,22 +1,60 @@
-#![doc = include_str!("../../../README.md")]
+//! Distributed locks on the store that you already run: a local file, Redis, PostgreSQL, MySQL, etcd, ZooKeeper, DynamoDB or S3.
 //!
-//! # A map of the crate
+//! A lock is a *lease*. It is granted for a bounded time, its TTL, and renewed in the background while you hold it. It has a
+//! fencing token that grows with every holder, so that a resource can reject writes of earlier ones. The holder learns that
+//! the lease is lost before the lock can be granted to another.
 //!
-//! | module | what is there |
+//! ```
+//! use leasehold::Locks;
+//!
+//! #[tokio::main]
+//! async fn main() -> leasehold::Result<()> {
+//!     let locks = Locks::connect("memory:").await?; // or "sqlite:", "redis://10.0.0.7", "postgres://…"
+//!
+//!     // Waits for up to 10 s, in a queue.
+//!     let lease = locks.lock("orders/42").acquire().await?;
+//!     println!("writing with token {}", lease.token()); // give it to the store with every write
+//!     lease.release().await?;
+//!
+//!     // Does not wait: `None` if another holds the lock.
+//!     if let Some(lease) = locks.lock("report").try_acquire().await? {
+//!         lease.release().await?;
+//!     }
+//!     Ok(())
+//! }
+//! ```
+//!
+//! # Where to start
+//!
+//! | to | see |
 //! |---|---|
-//! | [`LockName`], [`Claim`], [`Mode`], [`Ttl`] | what is asked (`name.rs`, `claim.rs`) |
-//! | [`Locks`], [`LockRequest`] | the handle that users hold, and what they build with it (`locks.rs`) |
-//! | `acquire.rs`, [`backoff`] | the only waiting loop, and its random delays |
-//! | [`Lease`], [`LeaseView`], `hold.rs`, `keep_alive.rs`, `owner.rs` | what a grant gives, how it is renewed, and how an owner takes it again |
-//! | [`FencingToken`] | the number that never goes back (`token.rs`) |
-//! | [`Error`], [`ErrorKind`], [`Effect`] | what can go wrong (`error.rs`) |
-//! | [`url`] | pure parsing, then connecting |
-//! | [`engine`] | the contract, and one module an engine |
-//! | [`recipe`] | several locks at once, elections, once per period, unique ids, barriers, revokes |
-//! | [`guard`] | the resource's side: fenced and optimistic writes |
-//! | [`clock`] | the clock that counts time asleep |
-//! | [`blocking`] | the same without async |
-//! | [`conformance`] | the suite that every engine passes (feature `conformance`) |
+//! | connect to an engine | [`Locks::connect`] with a URL; a typed configuration such as [`SqliteConfig`](engine::sqlite::SqliteConfig), which also takes your own client or pool |
+//! | acquire a lock | [`Locks::lock`] and [`LockRequest`] |
+//! | work with a held lock | [`Lease`], [`LeaseView`] |
+//! | handle errors | [`Error`], [`ErrorKind`] |
+//! | reject stale writes | [`guard`], [`Lease::check_sql`] |
+//! | run elections, barriers, jobs once per period | [`recipe`] |
+//! | see who holds a lock, or take it away | [`Locks::inspect`], [`Locks::list`], [`Locks::force_release`] |
+//! | use locks without async | [`blocking`] |
+//! | write an engine | [`engine::Engine`], [`Registry`], [`conformance`] |
+//!
+//! The [guide](https://github.com/leasehold/leasehold/blob/main/docs/README.md) explains how to choose an engine, what each of them
+//! guarantees, and how to operate it.
+//!
+//! # Cargo features
+//!
+//! | feature | adds |
+//! |---|---|
+//! | `sqlite` (default) | `sqlite:` URLs |
+//! | `redis` | `redis:`, `redis+sentinel:`, `redis+cluster:` and `redlock:` URLs |
+//! | `postgres`, `mysql`, `etcd`, `zookeeper`, `dynamodb`, `s3`, `http` | the URLs of the same name; `http` is a leasehold server |
+//! | `zookeeper-tls` | `zookeepers:` URLs |
+//! | `blocking` (default) | the module [`blocking`] |
+//! | `files` (default) | [`guard::FileStore`]: guarded files in a folder |
+//! | `tower` | `guard::FenceLayer`, which checks tokens in front of an HTTP service |
+//! | `tracing`, `metrics` | spans and events; counters and histograms |
+//! | `conformance` | the module [`conformance`]: the test suite that every engine passes |
+//! | `bench`, `torture` | what `leasehold bench` and `leasehold torture` are made of |
 
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -26,53 +64,36 @@ pub mod backoff;
 #[cfg(feature = "blocking")]
 pub mod blocking;
 mod claim;
+mod claims;
 pub mod clock;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+mod core;
 pub mod engine;
 mod error;
 pub mod guard;
 mod hold;
-mod keep_alive;
 mod lease;
 mod locks;
 mod name;
 mod observe;
 mod owner;
 pub mod recipe;
+mod registry;
+mod renewer;
+mod sync;
 mod token;
+#[cfg(feature = "torture")]
+pub mod torture;
 pub mod url;
 
 pub use acquire::Wait;
 pub use claim::{Claim, ClaimId, Claimant, Mode, Ttl};
 pub use engine::{Grant, HolderInfo, LockInfo, LossReason, Released, WaiterInfo};
 pub use error::{Effect, Error, ErrorKind, Result};
-pub use lease::{Lease, LeaseState, LeaseView};
-pub use locks::{LockRequest, Locks, Resumed};
+pub use hold::LeaseState;
+pub use lease::{Lease, LeaseView};
+pub use locks::{Broker, Brokered, LockRequest, Locks, Resumed};
 pub use name::LockName;
+pub use registry::Registry;
 pub use token::{FencingToken, wall_clock_micros};
-
-/// The pages under `docs/`, so that their examples are compiled with the tests.
-#[cfg(doctest)]
-mod pages {
-    #[doc = include_str!("../../../docs/guarantees.md")]
-    mod guarantees {}
-    #[doc = include_str!("../../../docs/recipes.md")]
-    mod recipes {}
-    #[doc = include_str!("../../../docs/fencing.md")]
-    mod fencing {}
-    #[doc = include_str!("../../../docs/engines/sqlite.md")]
-    mod sqlite {}
-    #[doc = include_str!("../../../docs/engines/redis.md")]
-    mod redis {}
-    #[doc = include_str!("../../../docs/engines/redlock.md")]
-    mod redlock {}
-    #[doc = include_str!("../../../docs/engines/postgres.md")]
-    mod postgres {}
-    #[doc = include_str!("../../../docs/engines/mysql.md")]
-    mod mysql {}
-    #[doc = include_str!("../../../docs/engines/etcd.md")]
-    mod etcd {}
-    #[doc = include_str!("../../../docs/engines/zookeeper.md")]
-    mod zookeeper {}
-}

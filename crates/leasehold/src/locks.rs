@@ -1,97 +1,116 @@
-//! The handle that users hold.
+//! [`Locks`]: the handle through which users acquire and inspect locks.
 
+mod broker;
 mod request;
 mod resumed;
 
 use std::sync::Arc;
 
 use crate::acquire::{self, Wait};
-use crate::claim::{Claim, ClaimId, Claimant, Mode, Ttl, check_text};
+use crate::claim::{Claim, ClaimId, ClaimIds, Claimant, Mode, Ttl, check_text};
 use crate::clock::Clock;
-use crate::engine::{Capabilities, Engine, Grant, LockInfo, Query, Released};
+use crate::core::Core;
+use crate::engine::doctor::Report;
+use crate::engine::{About, Capabilities, Engine, Grant, LockInfo, Query, Released, SqlSupport};
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::Store;
 use crate::guard::sql::FenceTable;
 use crate::hold::{Hold, Terms};
-use crate::keep_alive::Keeper;
 use crate::lease::Lease;
 use crate::name::LockName;
 use crate::observe;
 use crate::owner::{Entry, Owner};
-use crate::recipe::IdPool;
+use crate::registry::Registry;
 
+pub use self::broker::{Broker, Brokered};
 pub use self::request::LockRequest;
 pub use self::resumed::Resumed;
 
-/// All the locks of one engine. Cheap to clone; clones share connections and the keep-alive.
+/// The locks of one engine. Cheap to clone; clones share their connections and the task that renews leases.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> leasehold::Result<()> {
+/// use leasehold::Locks;
+///
+/// let locks = Locks::connect("memory:").await?; // or sqlite:, redis://…, postgres://…
+/// let sum = locks
+///     .lock("report")
+///     .run(async |lease| {
+///         println!("only one of us, with fencing token {}", lease.token());
+///         6 * 7
+///     })
+///     .await?;
+/// assert_eq!(sum, 42);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct Locks {
     core: Arc<Core>,
     claimant: Arc<Claimant>,
     owner: Option<Arc<Owner>>,
-    ids: Option<IdPool>,
-}
-
-/// What all clones and leases of a handle share.
-#[derive(Debug)]
-pub(crate) struct Core {
-    pub(crate) engine: Arc<dyn Engine>,
-    pub(crate) clock: Clock,
-    pub(crate) keeper: Keeper,
-}
-
-impl Core {
-    /// Says where an error happened.
-    pub(crate) fn place(&self, error: Error, operation: &'static str, lock: &LockName) -> Error {
-        error.during(operation, self.engine.location()).on(lock)
-    }
-
-    /// The guarded records that the engine keeps beside the locks.
-    pub(crate) fn store(&self) -> Result<Store> {
-        match self.engine.store() {
-            Some(records) => Ok(Store::new(records, self.engine.location())),
-            None => Err(Error::new(
-                ErrorKind::Unsupported,
-                format!("{} keeps no guarded records", self.engine.scheme()),
-            )
-            .advise("check the token at the resource itself, or use a store on another engine")
-            .during("open the store", self.engine.location())),
-        }
-    }
+    /// Where the ids of claims come from, if they are not random.
+    ids: Option<Arc<dyn ClaimIds>>,
 }
 
 impl Locks {
-    /// Connects to the engine that the URL names, such as `sqlite:` or `memory:`.
+    /// Connects to the engine that the URL names, such as `sqlite:` or `redis://10.0.0.7`. To connect to an engine that is not part of
+    /// this crate, use a [`Registry`].
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`] if the URL is not well formed, names an engine that is not compiled in, or has an option
+    /// that the engine does not know; and the [engine errors](crate::Error#engine-errors).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the connection.
     pub async fn connect(url: impl AsRef<str>) -> Result<Self> {
-        Ok(Self::new(crate::url::connect(url.as_ref()).await?))
+        Ok(Self::new(Registry::builtin().connect(url.as_ref()).await?))
     }
 
-    /// The locks of an engine that was made by hand.
+    /// The locks of an engine that was connected before, for example with its typed configuration.
     pub fn new(engine: Arc<dyn Engine>) -> Self {
         Self {
-            core: Arc::new(Core {
-                clock: engine.clock(),
-                keeper: Keeper::new(Arc::clone(&engine)),
-                engine,
-            }),
+            core: Arc::new(Core::new(engine)),
             claimant: Arc::new(Claimant::this_process()),
             owner: None,
             ids: None,
         }
     }
 
-    /// A handle for one owner, which may take a lock again that it holds: a counted lease of the
-    /// same grant and token, released with the last.
+    /// A handle that can acquire a lock again while it holds it: it then gets another lease of the same grant, with the same
+    /// token. The lock is released with the last of these leases.
     ///
-    /// The owner is this handle and its clones, whatever the label: give each independent piece of work a
-    /// handle of its own, since two tasks that share one do not exclude each other.
-    pub fn owner(&self, label: impl Into<String>) -> Result<Self> {
-        let owner = label.into();
-        check_text("owner", &owner, 255)?;
+    /// The handle and its clones are one owner, whatever the label. Give each independent piece of work a handle of its own,
+    /// since two tasks that share one do not exclude each other.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> leasehold::Result<()> {
+    /// # let locks = leasehold::Locks::connect("memory:").await?;
+    /// let import = locks.reentrant("import")?;
+    /// let outer = import.lock("orders").acquire().await?;
+    /// let inner = import.lock("orders").acquire().await?;
+    /// assert_eq!(inner.token(), outer.token());
+    /// assert!(locks.lock("orders").try_acquire().await?.is_none());
+    /// # inner.release().await?;
+    /// # outer.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`] if the label is empty, longer than 255 bytes, or has control characters.
+    pub fn reentrant(&self, label: impl Into<String>) -> Result<Self> {
+        let label = label.into();
+        check_text("label", &label, 255)?;
         Ok(Self {
             core: Arc::clone(&self.core),
             claimant: Arc::new(Claimant {
-                owner,
+                label,
                 ..(*self.claimant).clone()
             }),
             owner: Some(Arc::default()),
@@ -99,10 +118,14 @@ impl Locks {
         })
     }
 
-    /// A handle that asks in someone else's name, such as that of the process that has started this one: people are shown
-    /// them as one, and so is a [circle](Self::deadlocks) that they are in together.
+    /// A handle that makes claims on behalf of another process, such as the parent of this one. Inspection shows both as
+    /// one claimant, and [`deadlocks`](Self::deadlocks) finds cycles that involve both.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`] if the label or the host is empty, longer than 255 bytes, or has control characters.
     pub fn on_behalf_of(&self, claimant: Claimant) -> Result<Self> {
-        check_text("owner", &claimant.owner, 255)?;
+        check_text("label", &claimant.label, 255)?;
         check_text("host", &claimant.host, 255)?;
         Ok(Self {
             claimant: Arc::new(claimant),
@@ -110,10 +133,9 @@ impl Locks {
         })
     }
 
-    /// A handle whose claims are signed with ids from a pool, instead of 128 random bits each.
-    pub fn ids_from(&self, pool: &IdPool) -> Self {
+    pub(crate) fn with_ids(&self, ids: Arc<dyn ClaimIds>) -> Self {
         Self {
-            ids: Some(pool.clone()),
+            ids: Some(ids),
             ..self.clone()
         }
     }
@@ -131,132 +153,216 @@ impl Locks {
         &self.core.clock
     }
 
-    /// In whose name it asks.
+    /// The claimant of the requests made with this handle.
     pub fn claimant(&self) -> &Claimant {
         &self.claimant
     }
 
-    /// Asks for a lock; the request ends in [`acquire`](LockRequest::acquire),
-    /// [`try_acquire`](LockRequest::try_acquire) or [`run`](LockRequest::run).
+    /// A request for a lock; send it with [`acquire`](LockRequest::acquire), [`try_acquire`](LockRequest::try_acquire) or
+    /// [`run`](LockRequest::run), which also report a name that is not valid.
     pub fn lock(&self, name: impl AsRef<str>) -> LockRequest {
         LockRequest {
             locks: self.clone(),
             name: LockName::new(name),
             mode: Mode::Exclusive,
-            ttl: Ttl::DEFAULT.get(),
+            ttl: Ok(Ttl::DEFAULT),
             wait: Wait::UpTo(LockRequest::DEFAULT_WAIT),
-            owner: None,
+            label: None,
             reason: None,
             terms: Terms::default(),
+            id: None,
         }
     }
 
-    /// Takes up a claim of which nothing but the id is known: one that was
-    /// [detached](Lease::detach), or that another process has made.
+    /// Continues with a claim that is known by its id: one that was [detached](Lease::detach), or that another process has
+    /// made. This does not contact the engine.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidName`] if the name cannot be used.
     pub fn resume(&self, name: impl AsRef<str>, id: ClaimId) -> Result<Resumed> {
         Ok(Resumed {
             core: Arc::clone(&self.core),
             claim: Claim {
-                name: LockName::new(name)?,
-                id,
-                mode: Mode::Exclusive,
-                ttl: Ttl::DEFAULT,
-                queues: false,
                 claimant: Arc::clone(&self.claimant),
-                reason: None,
+                ..Claim::new(LockName::new(name)?, id)
             },
         })
     }
 
-    /// Holders and waiters of one lock. A lock that nobody holds or waits for has none.
-    pub async fn show(&self, name: impl AsRef<str>) -> Result<LockInfo> {
+    /// The holders and waiters of one lock, without their claim ids. A free lock has none.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidName`] if the name cannot be used; and the [engine errors](crate::Error#engine-errors).
+    ///
+    /// # Cancel safety
+    ///
+    /// Only reads: the future can be dropped at any time.
+    pub async fn inspect(&self, name: impl AsRef<str>) -> Result<LockInfo> {
         let name = LockName::new(name)?;
         let found = self.core.engine.inspect(&Query::Name(name.clone())).await;
-        let found = found.map_err(|error| self.core.place(error, "show", &name))?;
-        let free = || LockInfo {
-            name,
-            holders: Vec::new(),
-            waiters: Vec::new(),
-        };
-        Ok(found.into_iter().next().unwrap_or_else(free))
+        let found = found.map_err(|error| self.core.with_context(error, "inspect", &name))?;
+        let found = found.into_iter().next();
+        Ok(found.unwrap_or_else(|| LockInfo::new(name)))
     }
 
-    /// All locks in use whose names begin with `prefix`, ordered by name.
+    /// All locks that are held or waited for and whose names begin with `prefix`, ordered by name.
+    ///
+    /// # Errors
+    ///
+    /// The [engine errors](crate::Error#engine-errors).
+    ///
+    /// # Cancel safety
+    ///
+    /// Only reads: the future can be dropped at any time.
     pub async fn list(&self, prefix: impl Into<String>) -> Result<Vec<LockInfo>> {
         let query = Query::Prefix(prefix.into());
         let locks = self.core.engine.inspect(&query).await;
-        locks.map_err(|error| error.during("list locks", self.core.engine.location()))
+        let mut locks =
+            locks.map_err(|error| error.during("list locks", &*self.core.about.location))?;
+        // Those that recipes keep beside a user's lock are nobody's to take or to break.
+        locks.retain(|lock| !lock.name.is_beside());
+        Ok(locks)
     }
 
-    /// Takes the lock away from whoever holds it. The next token is still greater.
-    pub async fn break_lock(&self, name: impl AsRef<str>) -> Result<Released> {
+    /// Takes the lock away from its holders, and returns [`Released::WasNotHeld`] if there are none. The holders notice at their next
+    /// renewal, within a third of their TTL; until then two holders may work at once. The next token is still greater, and waiters
+    /// keep their positions.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidName`] if the name cannot be used; and the [engine errors](crate::Error#engine-errors). If the effect
+    /// is unknown, [`inspect`](Self::inspect) before you repeat it: the next holder may have the lock already.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the lock may or may not be taken away.
+    pub async fn force_release(&self, name: impl AsRef<str>) -> Result<Released> {
         let name = LockName::new(name)?;
-        let broken = self.core.engine.break_lock(&name).await;
-        broken.map_err(|error| self.core.place(error, "break", &name))
+        let broken = self.core.engine.force_release(&name).await;
+        broken.map_err(|error| self.core.with_context(error, "force-release", &name))
     }
 
-    /// The guarded records that the engine keeps beside the locks.
+    /// The guarded records that the engine stores beside the locks: see [`guard`](crate::guard).
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unsupported`] if the engine has no guarded records.
     pub fn store(&self) -> Result<Store> {
         self.core.store()
     }
 
-    /// Installs a column and a trigger on a table of the user's, in the database that keeps the locks, so that it refuses stale tokens:
-    /// see [`guard::sql`](crate::guard::sql). For a `column` of `None`, `fencing_token`.
+    /// Installs a column and a trigger on a table of yours, in the database that stores the locks, so that the table refuses
+    /// stale tokens: see [`guard::sql`](crate::guard::sql). The column is `fencing_token` unless another is given. It can be called
+    /// again at any time.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unsupported`] if the engine is not a database; [`ErrorKind::InvalidConfig`] if the table or the column cannot be
+    /// used; [`ErrorKind::Denied`] if this user may not change the table; and the other
+    /// [engine errors](crate::Error#engine-errors).
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the table may or may not be fenced; on MySQL possibly only in part. Call it again.
     pub async fn fence_table(&self, table: &str, column: Option<&str>) -> Result<()> {
-        let fence = self.fence_of(table, column)?;
-        self.run_sql("fence a table", fence.install_statements())
-            .await
+        let sql = self.sql()?;
+        let fence = fence(&*sql, table, column)?;
+        let done = sql.execute(&fence.install_statements()).await;
+        done.map_err(|error| error.during("fence a table", &*self.core.about.location))
     }
 
-    /// Takes both away again.
+    /// Removes the column and the trigger that [`fence_table`](Self::fence_table) has installed.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`fence_table`](Self::fence_table).
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, they may or may not be removed; on MySQL possibly only some of them.
     pub async fn unfence_table(&self, table: &str, column: Option<&str>) -> Result<()> {
-        let fence = self.fence_of(table, column)?;
-        self.run_sql("unfence a table", fence.uninstall_statements())
-            .await
+        let sql = self.sql()?;
+        let fence = fence(&*sql, table, column)?;
+        let done = sql.execute(&fence.uninstall_statements()).await;
+        done.map_err(|error| error.during("unfence a table", &*self.core.about.location))
     }
 
-    fn fence_of(&self, table: &str, column: Option<&str>) -> Result<FenceTable> {
-        let engine = &self.core.engine;
-        let Some(dialect) = engine.dialect() else {
-            return Err(Error::new(
+    fn sql(&self) -> Result<Arc<dyn SqlSupport>> {
+        self.core.engine.sql().ok_or_else(|| {
+            let About {
+                scheme, location, ..
+            } = &*self.core.about;
+            Error::new(
                 ErrorKind::Unsupported,
-                format!("{} has no tables that could be fenced", engine.scheme()),
+                format!("{scheme} has no tables that could be fenced"),
             )
             .advise("use the URL of the database that has the table: postgres: or mysql:")
-            .during("fence a table", engine.location()));
-        };
-        let fence = FenceTable::new(dialect, table)?;
-        match column {
-            Some(column) => fence.column(column),
-            None => Ok(fence),
-        }
+            .during("fence a table", location)
+        })
     }
 
-    async fn run_sql(&self, what: &'static str, statements: Vec<String>) -> Result<()> {
-        let engine = &self.core.engine;
-        let done = engine.run_sql(&statements).await;
-        done.map_err(|error| error.during(what, engine.location()))
+    /// Waits until the releases that are left to the background are done: those of dropped leases, and of dropped or failed acquires.
+    /// Then frees what the engine keeps at the store for future locks. Call it before the program exits; the handle can still be used
+    /// afterwards.
+    ///
+    /// If the engine cannot be reached, this returns when leasehold stops retrying those releases, after their TTL or a minute,
+    /// whichever is longer: use a timeout.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the background tasks continue. What the engine still keeps at the store expires by itself.
+    pub async fn flush(&self) {
+        self.core.renewer.flush().await;
+        self.core.engine.close().await;
     }
 
-    /// Returns when the releases that dropped leases and dropped acquires have left to the background
-    /// are done: for a program that is about to exit.
-    pub async fn settle(&self) {
-        self.core.keeper.settle().await;
-    }
-
-    /// What the engine can do and what it promises.
+    /// What the engine supports and guarantees.
     pub fn capabilities(&self) -> Capabilities {
-        self.core.engine.capabilities()
+        self.core.about.capabilities
     }
 
-    /// What to know about the way the engine is set up, found when it was connected.
+    /// Warnings about the configuration of the engine, for people to read. Empty if there is nothing to report.
     pub fn warnings(&self) -> Vec<String> {
-        self.core.engine.warnings()
+        self.core.engine.about().warnings
+    }
+
+    /// What this set-up guarantees to locks of this TTL: asks the engine for its settings, and tries it with locks of its own, one of which is
+    /// left to expire. Takes a few seconds.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> leasehold::Result<()> {
+    /// use leasehold::engine::doctor::Verdict;
+    /// use leasehold::{Locks, Ttl};
+    ///
+    /// let locks = Locks::connect("memory:").await?;
+    /// let report = locks.doctor(Ttl::DEFAULT).await;
+    /// assert_eq!(report.verdict, Verdict::Correctness);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, locks of the doctor's own may be held until their TTL is over.
+    pub async fn doctor(&self, ttl: Ttl) -> Report {
+        Report::on(&*self.core.engine, ttl).await
+    }
+
+    /// As [`doctor`](Self::doctor), but only asks the engine for its settings, and takes no locks: for what is looked at again and again.
+    ///
+    /// # Cancel safety
+    ///
+    /// May be dropped at any point: it only reads.
+    pub async fn check_settings(&self, ttl: Ttl) -> Report {
+        Report::of_settings(&*self.core.engine, ttl).await
     }
 
     /// The engine's URL, without passwords.
     pub fn location(&self) -> String {
-        self.core.engine.location()
+        self.core.about.location.clone()
     }
 
     /// The engine itself.
@@ -267,7 +373,7 @@ impl Locks {
 
 impl Locks {
     async fn obtain(&self, claim: &Claim, terms: Terms, wait: Wait) -> Result<Option<Lease>> {
-        observe::acquiring(&*self.core.engine, claim, async {
+        let obtaining = async {
             match &self.owner {
                 // A permit is one of many: each request takes another, whoever asks.
                 Some(owner) if !matches!(claim.mode, Mode::Permit { .. }) => {
@@ -278,8 +384,8 @@ impl Locks {
                     .await?
                     .map(|(lease, _)| lease)),
             }
-        })
-        .await
+        };
+        observe::acquiring(&self.core.about, claim, obtaining, |lease| lease.token()).await
     }
 
     async fn obtain_anew(
@@ -295,7 +401,7 @@ impl Locks {
     fn hold(&self, claim: Claim, grant: Grant, terms: Terms) -> (Lease, Arc<Hold>) {
         let now = self.core.clock.now();
         let hold = Arc::new(Hold::new(claim, grant, terms, now));
-        self.core.keeper.keep(Arc::clone(&hold));
+        self.core.renewer.keep(Arc::clone(&hold));
         (Lease::new(Arc::clone(&self.core), Arc::clone(&hold)), hold)
     }
 
@@ -312,9 +418,9 @@ impl Locks {
         };
         if let Some(hold) = entry.held(self.core.clock.now()) {
             let lease = Lease::new(Arc::clone(&self.core), Arc::clone(&hold));
-            return match Entry::may_join(hold.claim.mode, claim.mode) {
+            return match Entry::may_join(hold.claim.mode, claim.mode, terms) {
                 Ok(()) => Ok(Some(lease)),
-                Err(error) => Err(self.core.place(error, "acquire", &claim.name)),
+                Err(error) => Err(self.core.with_context(error, "acquire", &claim.name)),
             };
         }
         let wait = match wait {
@@ -326,5 +432,13 @@ impl Locks {
             entry.remember(&hold);
             lease
         }))
+    }
+}
+
+fn fence(sql: &dyn SqlSupport, table: &str, column: Option<&str>) -> Result<FenceTable> {
+    let fence = FenceTable::new(sql.dialect(), table)?;
+    match column {
+        Some(column) => fence.column(column),
+        None => Ok(fence),
     }
 }

@@ -6,6 +6,12 @@ use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
 
+/// Stands between a lock's name and what belongs to that lock alone: see [`LockName::beside`]. No name that a user makes has it.
+pub(crate) const BESIDE: char = '\u{1f}';
+
+/// Stands beside a lock, and remembers that its work was done in this period.
+pub(crate) const RUN: &str = "once";
+
 /// The name of a lock: 1 to 255 bytes of UTF-8 without control characters.
 ///
 /// ```
@@ -37,6 +43,40 @@ impl LockName {
             )));
         }
         Ok(Self(name.into()))
+    }
+
+    /// The name of a lock of the crate's own that belongs to this one. [`LockName::new`] makes no such name, so no user's lock
+    /// can be in its way.
+    pub(crate) fn beside(&self, what: &str) -> Result<Self> {
+        let name = format!("{}{BESIDE}{what}", self.as_str());
+        if name.len() > Self::MAX_BYTES {
+            let room = Self::MAX_BYTES + self.as_str().len() - name.len();
+            return Err(Error::new(
+                ErrorKind::InvalidName,
+                format!(
+                    "the name {self} is too long for this: a lock of its own has to stand beside it"
+                ),
+            )
+            .advise(format!("use a name of up to {room} bytes")));
+        }
+        Ok(Self(name.into()))
+    }
+
+    /// Whether the lock is one of the crate's own.
+    pub(crate) fn is_beside(&self) -> bool {
+        self.0.contains(BESIDE)
+    }
+
+    /// A name as an engine has kept it: a user's, or one [beside](Self::beside) it.
+    #[allow(dead_code)] // not every engine keeps names in a form that must be read back
+    pub(crate) fn stored(name: impl AsRef<str>) -> Result<Self> {
+        let name = name.as_ref();
+        match name.split_once(BESIDE) {
+            Some((user, what)) if !what.chars().any(char::is_control) => {
+                Self::new(user)?.beside(what)
+            }
+            _ => Self::new(name),
+        }
     }
 
     /// The name as text.
@@ -98,6 +138,24 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::InvalidName);
             assert!(error.advice().is_some());
         }
+    }
+
+    #[test]
+    fn no_user_reaches_what_stands_beside() {
+        let user = LockName::new("report").unwrap();
+        let own = user.beside("once").unwrap();
+        assert!(own.is_beside() && !user.is_beside());
+        assert!(LockName::new(own.as_str()).is_err());
+        assert_eq!(LockName::stored(own.as_str()).unwrap(), own);
+        assert_eq!(LockName::stored("report").unwrap(), user);
+        for bad in ["\u{1f}once", "a\u{1f}b\u{1f}c", "a\u{1f}\n", "a\nb", ""] {
+            assert!(LockName::stored(bad).is_err(), "{bad:?}");
+        }
+        let longest = LockName::new("x".repeat(250)).unwrap();
+        assert!(longest.beside("once").is_ok());
+        let error = longest.beside("once!").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidName);
+        assert!(error.advice().unwrap().contains("249"), "{error}");
     }
 
     proptest! {

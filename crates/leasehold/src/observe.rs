@@ -7,36 +7,37 @@
 )]
 
 use crate::claim::Claim;
-use crate::engine::{Contention, Engine, LossReason};
+use crate::engine::{About, Contention, LossReason};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hold::Hold;
-use crate::lease::Lease;
+use crate::token::FencingToken;
 
 /// Wraps an acquire from the first attempt to its outcome.
-pub(crate) async fn acquiring(
-    engine: &dyn Engine,
+pub(crate) async fn acquiring<T>(
+    about: &About,
     claim: &Claim,
-    work: impl Future<Output = Result<Option<Lease>>>,
-) -> Result<Option<Lease>> {
+    work: impl Future<Output = Result<Option<T>>>,
+    token: impl Fn(&T) -> FencingToken,
+) -> Result<Option<T>> {
     #[cfg(any(feature = "metrics", feature = "tracing"))]
-    let start = engine.clock().now();
+    let start = about.clock.now();
     #[cfg(feature = "tracing")]
     let work = {
         use tracing::Instrument;
         work.instrument(tracing::debug_span!(
             "acquire",
-            engine = engine.scheme(),
+            engine = about.scheme,
             lock = claim.name.as_str(),
             mode = %claim.mode,
         ))
     };
     let outcome = work.await;
     #[cfg(any(feature = "metrics", feature = "tracing"))]
-    let waited = engine.clock().now().since(start);
+    let waited = about.clock.now().since(start);
     #[cfg(feature = "tracing")]
     match &outcome {
         Ok(Some(lease)) => {
-            tracing::debug!(lock = %claim.name, token = lease.token().get(), ?waited, "granted");
+            tracing::debug!(lock = %claim.name, token = token(lease).get(), ?waited, "granted");
         }
         Ok(None) => tracing::debug!(lock = %claim.name, ?waited, "not obtained"),
         Err(error) => tracing::warn!(lock = %claim.name, ?waited, %error, "acquire failed"),
@@ -48,7 +49,7 @@ pub(crate) async fn acquiring(
             Ok(None) => "not_obtained",
             Err(_) => "failed",
         };
-        let engine = engine.scheme();
+        let engine = about.scheme;
         metrics::counter!("leasehold_acquires_total", "engine" => engine, "outcome" => result)
             .increment(1);
         metrics::histogram!("leasehold_wait_seconds", "engine" => engine, "outcome" => result)
@@ -60,10 +61,10 @@ pub(crate) async fn acquiring(
     outcome
 }
 
-pub(crate) fn warnings(engine: &dyn Engine) {
+pub(crate) fn warnings(about: &About) {
     #[cfg(feature = "tracing")]
-    for warning in engine.warnings() {
-        tracing::warn!(engine = engine.location(), "{warning}");
+    for warning in &about.warnings {
+        tracing::warn!(engine = about.location, "{warning}");
     }
 }
 
@@ -77,47 +78,47 @@ pub(crate) fn wake_up_failed(claim: &Claim, error: &Error) {
     tracing::warn!(lock = %claim.name, %error, "no wake-up from the engine; trying again by the clock");
 }
 
-pub(crate) fn renewed(engine: &dyn Engine, hold: &Hold) {
+pub(crate) fn renewed(about: &About, hold: &Hold) {
     #[cfg(feature = "tracing")]
     tracing::trace!(lock = %hold.claim.name, token = hold.token.get(), "renewed");
-    count_renewal(engine, "renewed");
+    count_renewal(about, "renewed");
 }
 
-pub(crate) fn renewal_failed(engine: &dyn Engine, hold: &Hold, error: &Error) {
+pub(crate) fn renewal_failed(about: &About, hold: &Hold, error: &Error) {
     #[cfg(feature = "tracing")]
     tracing::warn!(lock = %hold.claim.name, token = hold.token.get(), %error, "renewal failed");
     let outcome = match error.kind() {
         ErrorKind::Unreachable => "unreachable",
         _ => "failed",
     };
-    count_renewal(engine, outcome);
+    count_renewal(about, outcome);
 }
 
-fn count_renewal(engine: &dyn Engine, outcome: &'static str) {
+fn count_renewal(about: &About, outcome: &'static str) {
     #[cfg(feature = "metrics")]
-    metrics::counter!("leasehold_renewals_total", "engine" => engine.scheme(), "outcome" => outcome)
+    metrics::counter!("leasehold_renewals_total", "engine" => about.scheme, "outcome" => outcome)
         .increment(1);
 }
 
-pub(crate) fn lost(engine: &dyn Engine, hold: &Hold, reason: &LossReason) {
+pub(crate) fn lost(about: &About, hold: &Hold, reason: &LossReason) {
     #[cfg(feature = "tracing")]
     tracing::error!(lock = %hold.claim.name, token = hold.token.get(), %reason, "lost");
     #[cfg(feature = "metrics")]
-    metrics::counter!("leasehold_lost_total", "engine" => engine.scheme()).increment(1);
-    ended(engine, hold);
+    metrics::counter!("leasehold_lost_total", "engine" => about.scheme).increment(1);
+    ended(about, hold);
 }
 
-pub(crate) fn released(engine: &dyn Engine, hold: &Hold) {
+pub(crate) fn released(about: &About, hold: &Hold) {
     #[cfg(feature = "tracing")]
     tracing::debug!(lock = %hold.claim.name, token = hold.token.get(), "released");
-    ended(engine, hold);
+    ended(about, hold);
 }
 
-fn ended(engine: &dyn Engine, hold: &Hold) {
+fn ended(about: &About, hold: &Hold) {
     #[cfg(feature = "metrics")]
     {
-        let held = engine.clock().now().since(hold.acquired);
-        let engine = engine.scheme();
+        let held = about.clock.now().since(hold.acquired);
+        let engine = about.scheme;
         metrics::histogram!("leasehold_hold_seconds", "engine" => engine)
             .record(held.as_secs_f64());
         metrics::gauge!("leasehold_held", "engine" => engine).decrement(1);

@@ -1,7 +1,7 @@
 //! Reentrancy: one owner takes a lock again that it holds.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use tokio::sync::OwnedMutexGuard;
 
@@ -9,8 +9,9 @@ use crate::acquire::Wait;
 use crate::claim::Mode;
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
-use crate::hold::Hold;
+use crate::hold::{Hold, Terms};
 use crate::name::LockName;
+use crate::sync::Mutex;
 
 type Slot = Arc<tokio::sync::Mutex<Weak<Hold>>>;
 
@@ -27,13 +28,13 @@ struct Slots {
     sweep_at: usize,
 }
 
-/// One owner's place for one lock. While an acquire is under way the owner's other requests for that
+/// One owner's slot for one lock. While an acquire is in flight the owner's other requests for that
 /// lock wait for its outcome, so that they can join it.
 #[derive(Debug)]
 pub(crate) struct Entry(OwnedMutexGuard<Weak<Hold>>);
 
 impl Owner {
-    /// `None` if another request of this owner is still under way at the end of `wait`.
+    /// `None` if another request of this owner is still in flight at the end of `wait`.
     pub(crate) async fn enter(&self, name: &LockName, wait: Wait, clock: &Clock) -> Option<Entry> {
         let slot = self.slot(name);
         let locked = match wait {
@@ -48,7 +49,7 @@ impl Owner {
     }
 
     fn slot(&self, name: &LockName) -> Slot {
-        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slots = self.slots.lock();
         if slots.by_name.len() >= slots.sweep_at {
             let unused = |slot: &Slot| {
                 Arc::strong_count(slot) == 1
@@ -73,7 +74,14 @@ impl Entry {
 
     /// Whoever holds a lock exclusively may also read; whoever reads cannot become the writer,
     /// since two readers that both tried would wait for each other.
-    pub(crate) fn may_join(held: Mode, asked: Mode) -> Result<()> {
+    pub(crate) fn may_join(held: Mode, asked: Mode, terms: Terms) -> Result<()> {
+        if terms.max_hold.or(terms.hold_at_least).is_some() {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "this owner holds it already, and how long it may or must be held cannot be changed",
+            )
+            .advise("set `max_hold` and `hold_at_least` where it is taken first"));
+        }
         if held == asked || held == Mode::Exclusive {
             return Ok(());
         }

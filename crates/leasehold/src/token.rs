@@ -1,6 +1,8 @@
 //! Fencing tokens, and the hybrid clock that proposes them.
 
 use std::fmt;
+#[cfg(feature = "torture")]
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -57,9 +59,22 @@ impl fmt::Display for FencingToken {
 
 /// Microseconds since 1970 by the wall clock; 0 if the clock stands before that.
 pub fn wall_clock_micros() -> u64 {
-    SystemTime::now()
+    let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.as_micros() as u64)
+        .map_or(0, |since| since.as_micros() as u64);
+    #[cfg(feature = "torture")]
+    let now = now.saturating_add_signed(STEP.load(Ordering::Relaxed));
+    now
+}
+
+#[cfg(feature = "torture")]
+static STEP: AtomicI64 = AtomicI64::new(0);
+
+/// From now on, the wall clock of this process shows so much more or less than that of the machine, for all that leasehold uses it for:
+/// the clock of a host that was set wrong.
+#[cfg(feature = "torture")]
+pub fn step_wall_clock(micros: i64) {
+    STEP.store(micros, Ordering::Relaxed);
 }
 
 #[cfg(test)]

@@ -1,21 +1,24 @@
-//! URLs: pure parsing, then connecting. An unknown scheme or option is an error that lists the
-//! known ones.
+//! URLs, taken apart: the same on every engine. The [registry](crate::Registry) knows which schemes and options there are.
 
 use std::collections::BTreeMap;
+use std::collections::HashSet;
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
 
-use crate::engine::{DRIVERS, Driver, Engine};
 use crate::error::{Error, ErrorKind, Result};
-use crate::observe;
+
+/// The times that an option may give.
+const SHORTEST: Duration = Duration::from_millis(1);
+const LONGEST: Duration = Duration::from_secs(86_400);
+const IN_RANGE: &str = "give a time from 1ms to 1day";
 
 /// The URL of an engine, in parts: `scheme:[//[user[:password]@]host[:port][,host[:port]…]][path][?option=value&…]`.
 ///
 /// It prints without the password.
 #[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct EngineUrl {
     /// What stands before the first colon, in lower case.
     pub scheme: String,
@@ -23,31 +26,56 @@ pub struct EngineUrl {
     pub user: Option<String>,
     /// The password. Never printed.
     pub password: Option<String>,
-    /// `host`, `host:port` or `[::1]:port`, as given.
+    /// `host`, `host:port` or `[::1]:port`, as given; [`servers`](Self::servers) checks them.
     pub hosts: Vec<String>,
     /// The path, percent-decoded, with its leading slash if it has one.
     pub path: String,
-    /// The options, each allowed by the driver.
-    options: BTreeMap<String, String>,
+    /// The options, by name.
+    pub(crate) options: BTreeMap<String, String>,
+    /// The findings that the user knows of: the option `accept`.
+    pub(crate) accepted: Vec<&'static str>,
+    /// What a URL of this scheme looks like, for advice.
+    pub(crate) example: &'static str,
+}
+
+/// A host and a port that a URL names.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Server {
+    /// A name or an address; that of IPv6 without its brackets.
+    pub host: String,
+    /// The port; that of the scheme if none is given.
+    pub port: u16,
+}
+
+impl Server {
+    #[allow(dead_code)] // not every engine has servers
+    pub(crate) fn new(host: impl Into<String>, port: u16) -> Self {
+        let host = host.into();
+        Self { host, port }
+    }
+}
+
+/// As in a URL: `host:port` or `[::1]:port`.
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.host.contains(':') {
+            true => write!(f, "[{}]:{}", self.host, self.port),
+            false => write!(f, "{}:{}", self.host, self.port),
+        }
+    }
 }
 
 impl EngineUrl {
-    /// Takes a URL apart and checks its scheme and the names of its options against what is compiled in.
-    pub fn parse(url: &str) -> Result<Self> {
-        let (parsed, options) = Self::split(url)?;
-        let driver = parsed.driver()?;
-        for name in options.keys() {
-            if !driver.options.iter().any(|(known, _)| known == name) {
-                return Err(unknown_option(&parsed.scheme, name, driver));
-            }
-        }
-        Ok(Self { options, ..parsed })
-    }
-
-    fn split(url: &str) -> Result<(Self, BTreeMap<String, String>)> {
-        let Some((scheme, rest)) = url.split_once(':') else {
-            return Err(invalid("a URL starts with a scheme and a colon".to_owned())
-                .advise(format!("the known schemes are {}", known_schemes())));
+    /// Takes a URL apart; its scheme and options may be unknown.
+    pub(crate) fn split(url: &str) -> Result<Self> {
+        let is_scheme = |scheme: &str| {
+            let mut bytes = scheme.bytes();
+            bytes.all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
+        };
+        // What stands there instead may be a password: it is not shown.
+        let Some((scheme, rest)) = url.split_once(':').filter(|(scheme, _)| is_scheme(scheme))
+        else {
+            return Err(invalid("a URL starts with a scheme and a colon"));
         };
         refuse_raw_credentials(rest)?;
         let (rest, query) = match rest.split_once('?') {
@@ -69,7 +97,7 @@ impl EngineUrl {
             ),
             None => (None, None),
         };
-        let parsed = Self {
+        Ok(Self {
             scheme: scheme.to_ascii_lowercase(),
             user,
             password,
@@ -79,21 +107,10 @@ impl EngineUrl {
                 .map(str::to_owned)
                 .collect(),
             path: decode(path)?,
-            options: BTreeMap::new(),
-        };
-        Ok((parsed, split_query(query.unwrap_or(""))?))
-    }
-
-    fn driver(&self) -> Result<&'static Driver> {
-        DRIVERS
-            .iter()
-            .find(|driver| driver.schemes.contains(&self.scheme.as_str()))
-            .ok_or_else(|| {
-                invalid(format!("there is no engine for {:?} URLs", self.scheme)).advise(format!(
-                    "the known schemes are {}; others may need a cargo feature",
-                    known_schemes()
-                ))
-            })
+            options: split_query(query.unwrap_or(""))?,
+            accepted: Vec::new(),
+            example: "",
+        })
     }
 
     /// An option as text.
@@ -101,35 +118,99 @@ impl EngineUrl {
         self.options.get(name).map(String::as_str)
     }
 
-    /// An option as a time, such as `500ms` or `5s`.
+    /// An option as a time, such as `500ms` or `5s`; of a millisecond to a day.
     pub fn duration(&self, name: &str) -> Result<Option<Duration>> {
         let Some(text) = self.option(name) else {
             return Ok(None);
         };
-        humantime::parse_duration(text).map(Some).map_err(|cause| {
+        let time = humantime::parse_duration(text).map_err(|cause| {
             invalid(format!("the option {name}={text} is not a time"))
                 .advise("write it like 500ms, 5s or 1m")
                 .caused_by(cause)
+        })?;
+        match (SHORTEST..=LONGEST).contains(&time) {
+            true => Ok(Some(time)),
+            false => {
+                Err(invalid(format!("the option {name}={text} is out of range")).advise(IN_RANGE))
+            }
+        }
+    }
+
+    /// The same, if it is given: `time` is left as it is if not.
+    #[allow(dead_code)] // not every engine has times
+    pub(crate) fn set_duration(&self, name: &str, time: &mut Duration) -> Result<()> {
+        if let Some(given) = self.duration(name)? {
+            *time = given;
+        }
+        Ok(())
+    }
+
+    /// An option as a whole number.
+    pub fn number(&self, name: &str) -> Result<Option<u32>> {
+        let Some(text) = self.option(name) else {
+            return Ok(None);
+        };
+        text.parse().map(Some).map_err(|_| {
+            invalid(format!("the option {name}={text} is not a number"))
+                .advise("give a whole number")
         })
     }
-}
 
-/// Connects to whatever the URL names.
-pub(crate) async fn connect(url: &str) -> Result<Arc<dyn Engine>> {
-    let url = EngineUrl::parse(url)?;
-    let driver = url.driver()?;
-    let engine = (driver.connect)(url).await?;
-    observe::warnings(&*engine);
-    Ok(engine)
-}
+    /// The one server that it names.
+    pub fn server(&self, default_port: u16) -> Result<Server> {
+        match self.hosts.as_slice() {
+            [host] => self.parse_server(host, default_port),
+            _ => Err(self.invalid(format!("a {}: URL names one server", self.scheme))),
+        }
+    }
 
-/// `memory:, sqlite:`
-pub(crate) fn known_schemes() -> String {
-    let schemes = DRIVERS.iter().flat_map(|driver| driver.schemes);
-    schemes
-        .map(|scheme| format!("{scheme}:"))
-        .collect::<Vec<_>>()
-        .join(", ")
+    /// All servers that it names: at least one, and none twice.
+    pub fn servers(&self, default_port: u16) -> Result<Vec<Server>> {
+        if self.hosts.is_empty() {
+            return Err(self.invalid(format!("a {}: URL names its servers", self.scheme)));
+        }
+        let parse = |host: &String| self.parse_server(host, default_port);
+        let servers: Vec<_> = self.hosts.iter().map(parse).collect::<Result<_>>()?;
+        let mut seen = HashSet::new();
+        match servers.iter().find(|server| !seen.insert(*server)) {
+            Some(twice) => Err(self.invalid(format!("the server {twice} is named twice"))),
+            None => Ok(servers),
+        }
+    }
+
+    /// A server that is named elsewhere in the URL, such as in an option.
+    pub fn parse_server(&self, text: &str, default_port: u16) -> Result<Server> {
+        let (host, port) = match text.rsplit_once(':') {
+            Some((host, port)) if !port.contains(']') => (host, Some(port)),
+            _ => (text, None),
+        };
+        let host = match host.strip_prefix('[') {
+            Some(address) => address.strip_suffix(']').unwrap_or(""),
+            None => host,
+        };
+        if host.is_empty() || host.contains(['[', ']', '/', ' ']) {
+            return Err(self.invalid(format!("{text:?} is not a host")));
+        }
+        if text.matches(':').count() > 1 && !text.starts_with('[') {
+            return Err(self.invalid(format!("{text:?} has an address without brackets")));
+        }
+        let port = match port {
+            None => default_port,
+            Some(port) => match port.parse() {
+                Ok(port) if port > 0 => port,
+                _ => return Err(self.invalid(format!("{port:?} is not a port"))),
+            },
+        };
+        Ok(Server {
+            host: host.to_owned(),
+            port,
+        })
+    }
+
+    /// The error for a URL that says something impossible, with an example of one that does not.
+    pub(crate) fn invalid(&self, what: impl Into<String>) -> Error {
+        invalid(what).advise(format!("write {}", self.example))
+    }
 }
 
 fn split_query(query: &str) -> Result<BTreeMap<String, String>> {
@@ -150,51 +231,48 @@ fn split_query(query: &str) -> Result<BTreeMap<String, String>> {
 fn decode(text: &str) -> Result<String> {
     match percent_decode_str(text).decode_utf8() {
         Ok(text) => Ok(text.into_owned()),
-        Err(cause) => Err(invalid("the URL is not UTF-8 when decoded".to_owned())
+        Err(cause) => Err(invalid("the URL is not UTF-8 when decoded")
             .advise("percent-encode it as UTF-8")
             .caused_by(cause)),
     }
 }
 
 /// A password with a `/` or `?` in it would be taken for something else, and shown. So would one that is given again
-/// for each host.
+/// for each host. An `@` in a path or an option is percent-encoded where there are no credentials.
 fn refuse_raw_credentials(rest: &str) -> Result<()> {
     let Some(rest) = rest.strip_prefix("//") else {
         return Ok(());
     };
     let end = rest.find(['/', '?']).unwrap_or(rest.len());
     let (authority, after) = rest.split_at(end);
-    let path = after.split('?').next().unwrap_or_default();
-    let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
-    let no_ports = authority
-        .split(',')
-        .filter_map(|host| host.rsplit_once(':'))
-        .any(|(_, port)| !is_port(port) && !port.ends_with(']'));
     let stray = match authority.rsplit_once('@') {
         Some((credentials, _)) => credentials.contains('@') && credentials.contains(','),
         None if authority.is_empty() => false,
-        None => path.contains('@') || (no_ports && after.contains('@')),
+        None => after.contains('@'),
     };
     match stray {
-        true => Err(invalid("the user or the password cannot be told from the rest".to_owned())
+        true => Err(invalid("the user or the password cannot be told from the rest")
             .advise("give them once, before the first host, and percent-encode what is neither letter nor digit: %2F for /, %3F for ?, %40 for @")),
         false => Ok(()),
     }
 }
 
-fn unknown_option(scheme: &str, name: &str, driver: &Driver) -> Error {
-    let known: Vec<_> = driver
-        .options
-        .iter()
-        .map(|(name, meaning)| format!("{name} ({meaning})"))
-        .collect();
-    invalid(format!("{scheme}: URLs have no option {name:?}")).advise(match known.as_slice() {
-        [] => "they have no options at all".to_owned(),
-        known => format!("the known ones are {}", known.join(", ")),
-    })
+/// The times of a configuration must be those that a URL could give: with none, every request would end before it is answered, and sums
+/// of longer ones could overflow.
+#[allow(dead_code)] // not every engine has times
+pub(crate) fn check_times(times: &[(&str, Duration)]) -> Result<()> {
+    let fits = |time: &Duration| (SHORTEST..=LONGEST).contains(time);
+    let Some((name, time)) = times.iter().find(|(_, time)| !fits(time)) else {
+        return Ok(());
+    };
+    let what = match time.is_zero() {
+        true => format!("{name} is zero"),
+        false => format!("{name} is out of range"),
+    };
+    Err(invalid(what).advise(IN_RANGE))
 }
 
-fn invalid(what: String) -> Error {
+pub(crate) fn invalid(what: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidConfig, what)
 }
 
@@ -211,6 +289,8 @@ impl fmt::Display for EngineUrl {
         }
         f.write_str(&self.path)?;
         for (nth, (name, value)) in self.options.iter().enumerate() {
+            let is_secret = name.ends_with("password") || name == "token";
+            let value = if is_secret { "***" } else { value };
             write!(f, "{}{name}={value}", if nth == 0 { '?' } else { '&' })?;
         }
         Ok(())
@@ -280,6 +360,12 @@ mod tests {
                 path: "",
             },
             Row {
+                url: "x://h/a?my_password=s3cret",
+                prints: "x://h/a?my_password=***",
+                hosts: &["h"],
+                path: "/a",
+            },
+            Row {
                 url: "x://:s3cr%3At@h/2",
                 prints: "x://:***@h/2",
                 hosts: &["h"],
@@ -287,7 +373,7 @@ mod tests {
             },
         ];
         for row in table {
-            let (url, _) = EngineUrl::split(row.url).unwrap();
+            let url = EngineUrl::split(row.url).unwrap();
             assert_eq!(url.to_string(), row.prints);
             assert_eq!(
                 (url.hosts.as_slice(), url.path.as_str()),
@@ -297,7 +383,7 @@ mod tests {
                 )
             );
         }
-        let (url, _) = EngineUrl::split("x://me:s%40crt@h").unwrap();
+        let url = EngineUrl::split("x://me:s%40crt@h").unwrap();
         assert_eq!(
             (url.user.as_deref(), url.password.as_deref()),
             (Some("me"), Some("s@crt"))
@@ -305,33 +391,43 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unknown_is_refused_with_what_is_known() {
-        let table = [
-            ("", "memory:"),
-            ("nonsense", "memory:"),
-            ("mysqlite:x", "memory:"),
-            ("memory:?colour=red", "no options at all"),
-            ("sqlite:a.db?timeout=1s", "busy_timeout"),
-            ("sqlite:a.db?busy_timeout", "name=value"),
-            (
-                "sqlite:a.db?busy_timeout=1s&busy_timeout=2s",
-                "give it once",
-            ),
-            ("sqlite:%ff", "UTF-8"),
-        ];
-        for (url, advice) in table {
-            let error = EngineUrl::parse(url).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{url}");
-            assert!(error.advice().unwrap().contains(advice), "{url}: {error}");
+    fn servers_of_a_url() {
+        let url = EngineUrl::split("x://h,h:1,[::1],[::1]:2,1.2.3.4").unwrap();
+        let servers: Vec<_> = url.servers(7).unwrap();
+        let texts: Vec<_> = servers.iter().map(Server::to_string).collect();
+        assert_eq!(texts, ["h:7", "h:1", "[::1]:7", "[::1]:2", "1.2.3.4:7"]);
+        assert_eq!(servers[2].host, "::1");
+        for bad in [
+            "", "h,h", "h:7,i,h", "h:0", "h:x", ":1", "[::1", "::1", "a b",
+        ] {
+            let url = EngineUrl::split(&format!("x://{bad}")).unwrap();
+            assert!(url.servers(7).is_err(), "{bad}");
         }
+        assert!(url.server(7).is_err());
+    }
+
+    #[test]
+    fn options_as_times_and_numbers() {
+        let url = EngineUrl::split("x:?a=5s&b=0s&c=2days&d=soon&e=1ms&n=7&m=-7").unwrap();
+        assert_eq!(url.duration("a").unwrap(), Some(Duration::from_secs(5)));
+        assert_eq!(url.duration("e").unwrap(), Some(Duration::from_millis(1)));
+        assert_eq!(url.duration("none").unwrap(), None);
+        for bad in ["b", "c", "d"] {
+            assert!(url.duration(bad).is_err(), "{bad}");
+        }
+        assert_eq!(
+            (url.number("n").unwrap(), url.number("none").unwrap()),
+            (Some(7), None)
+        );
+        assert!(url.number("m").is_err());
     }
 
     proptest! {
         #[test]
         fn no_text_makes_the_parser_panic_or_print_a_password(text in "\\PC{0,40}", password in "[A-Z]{8}") {
-            let _ = EngineUrl::parse(&text);
+            let _ = EngineUrl::split(&text);
             let url = format!("x://me:{password}@host/{text}");
-            if let Ok((url, _)) = EngineUrl::split(&url) && !text.contains(&password) && !text.contains('@') {
+            if let Ok(url) = EngineUrl::split(&url) && !text.contains(&password) && !text.contains('@') {
                 prop_assert!(!url.to_string().contains(&password));
                 let debug = format!("{url:?}");
                 prop_assert!(!debug.contains(&password));

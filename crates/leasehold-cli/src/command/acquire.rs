@@ -1,20 +1,34 @@
-//! `leasehold acquire`: for scripts that release by themselves.
+//! `leasehold acquire`: a lock that a script renews and releases itself.
 
+use std::io;
+
+use leasehold::engine::{Expiry, Reach};
+use leasehold::{Claimant, Error, ErrorKind, LeaseState, Locks, LossReason, Ttl};
 use serde_json::json;
 
 use super::Context;
-use crate::args::AcquireArgs;
-use crate::exit::Outcome;
+use crate::args::{AcquireArgs, Until};
+use crate::exit::{Failure, Outcome, unexpected};
 use crate::output::{self, lock::millis};
 use crate::request::Request;
 use crate::signals::Signals;
 use crate::waiting;
 
 pub(super) async fn acquire(context: Context, args: AcquireArgs) -> Outcome {
-    let request = Request::new(args.lock)?;
-    let locks = context.connect().await?;
-    let mut signals = Signals::listen(false)?;
-    let lease = waiting::obtain(&locks, &request, &mut signals, context.json).await?;
+    let mut request = Request::new(args.lock)?;
+    if let Some(until) = args.until {
+        request.ttl = sticky_ttl(until)?;
+    }
+    let mut locks = context.connect_for(&mut request).await?;
+    if args.until.is_some() {
+        locks = of_no_process(&locks, &request)?;
+    }
+    let mut signals = Signals::listen()?;
+    let lease = waiting::acquire(&locks, &request, &mut signals, context.json).await?;
+    if lease.remaining() < request.ttl.get() / 2 {
+        // It was handed over for a moment only, until it is renewed.
+        lease.renew().await?;
+    }
     let (token, valid_ms) = (lease.token().get(), millis(lease.remaining()));
     let claim = lease.claim_id().reveal();
     let name = request.name.as_str();
@@ -30,14 +44,61 @@ pub(super) async fn acquire(context: Context, args: AcquireArgs) -> Outcome {
         )),
     };
     match printed {
-        Ok(()) => {
-            lease.detach();
-            Ok(0)
-        }
-        // Nobody has learnt the claim, so nobody could release it.
+        Ok(()) => match lease.state() {
+            // Nothing renews the lease while the write blocks.
+            LeaseState::Lost(reason) => {
+                let _ = lease.release().await;
+                Err(lost_unread(&reason)
+                    .during("acquire", locks.location())
+                    .on(&request.name)
+                    .into())
+            }
+            _ => {
+                lease.detach();
+                Ok(0)
+            }
+        },
+        // Nobody knows the claim, so nobody else could release it.
         Err(failure) => {
             let _ = lease.release().await;
-            Err(failure)
+            Err(match failure {
+                // A script must not take this for success.
+                Failure::StdoutClosed => {
+                    unexpected("cannot write to stdout", io::ErrorKind::BrokenPipe)
+                }
+                failure => failure,
+            })
         }
     }
+}
+
+fn sticky_ttl(until: Until) -> leasehold::Result<Ttl> {
+    let left = until.time_left();
+    if left < Ttl::MIN.get() {
+        let error = Error::new(ErrorKind::InvalidConfig, "--until is in the past");
+        return Err(error.advise("give a time in UTC, or a time from now such as 2days"));
+    }
+    Ttl::sticky(left)
+}
+
+/// Claims are those of no process: a process id of 0 marks them.
+fn of_no_process(locks: &Locks, request: &Request) -> leasehold::Result<Locks> {
+    let able = locks.capabilities();
+    if able.expiry != Expiry::Ttl || able.reach == Reach::Process {
+        let what = "a lock of this engine ends with the process that acquired it, so nobody can hold it with --until";
+        return Err(Error::new(ErrorKind::Unsupported, what)
+            .advise(
+                "keep it held with `leasehold run NAME -- sleep infinity`, or use another engine",
+            )
+            .during("acquire", locks.location())
+            .on(&request.name));
+    }
+    let me = locks.claimant();
+    locks.on_behalf_of(Claimant::new(&me.label, &me.host, 0))
+}
+
+fn lost_unread(reason: &LossReason) -> Error {
+    let what = format!("the lease was lost while it was being printed: {reason}");
+    Error::new(ErrorKind::LeaseLost, what)
+        .advise("read the output at once, or use a longer --ttl; then acquire again")
 }

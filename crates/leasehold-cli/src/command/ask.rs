@@ -1,4 +1,4 @@
-//! `leasehold ask`: a request to the holder.
+//! `leasehold ask`: asks the holder to release a lock.
 
 use leasehold::HolderInfo;
 use serde_json::json;
@@ -10,13 +10,13 @@ use crate::output::{self, table::who};
 
 pub(super) async fn ask(context: Context, args: AskArgs) -> Outcome {
     let locks = context.connect().await?;
-    let asked = locks.ask(&args.name, args.reason).await?;
+    let asked = locks.request_revoke(&args.name, args.reason).await?;
     if context.json {
-        let told = |holder: &HolderInfo| {
+        let json = |holder: &HolderInfo| {
             let who = &holder.claimant;
-            json!({"owner": who.owner, "host": who.host, "pid": who.pid, "token": holder.token.get()})
+            json!({"owner": who.label, "host": who.host, "pid": who.pid, "token": holder.token.get()})
         };
-        let asked: Vec<_> = asked.iter().map(told).collect();
+        let asked: Vec<_> = asked.iter().map(json).collect();
         output::json_line(&json!({"name": args.name, "asked": asked}))?;
     } else if asked.is_empty() {
         output::line("not held")?;

@@ -1,4 +1,4 @@
-//! `leasehold break`: an operator's act.
+//! `leasehold break`: takes a lock away from its holder.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -13,11 +13,19 @@ use crate::output::{self, age::age, table::who};
 pub(super) async fn break_lock(context: Context, args: BreakArgs) -> Outcome {
     let name = LockName::new(&args.name)?;
     let locks = context.connect().await?;
-    let ask = !args.yes && io::stdin().is_terminal();
-    let broken = if ask && !agreed(&locks.show(&name).await?)? {
+    let confirm = !args.yes && io::stdin().is_terminal();
+    if args.once_per {
+        let forgotten = locks.forget_run(&name).await?;
+        match context.json {
+            true => output::json_line(&json!({"name": name.as_str(), "forgotten": forgotten}))?,
+            false => output::line(if forgotten { "forgotten" } else { "not run" })?,
+        }
+        return Ok(0);
+    }
+    let broken = if confirm && !confirmed(&locks.inspect(&name).await?)? {
         None
     } else {
-        Some(locks.break_lock(&name).await? == Released::Yes)
+        Some(locks.force_release(&name).await? == Released::Yes)
     };
     match context.json {
         true => output::json_line(&json!({
@@ -33,7 +41,7 @@ pub(super) async fn break_lock(context: Context, args: BreakArgs) -> Outcome {
     Ok(0)
 }
 
-fn agreed(lock: &LockInfo) -> Outcome<bool> {
+fn confirmed(lock: &LockInfo) -> Outcome<bool> {
     let holders: Vec<_> = lock
         .holders
         .iter()
@@ -54,6 +62,6 @@ fn agreed(lock: &LockInfo) -> Outcome<bool> {
     let mut answer = String::new();
     asked
         .and_then(|()| io::stdin().read_line(&mut answer))
-        .map_err(|cause| unexpected("cannot ask", cause))?;
+        .map_err(|cause| unexpected("cannot ask for confirmation", cause))?;
     Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
 }

@@ -1,4 +1,4 @@
-//! `leasehold completions`: from the same definitions as the help.
+//! `leasehold completions`: generated from the same definitions as the help.
 
 use clap::CommandFactory;
 
@@ -9,6 +9,6 @@ use crate::output;
 pub(super) fn completions(args: CompletionsArgs) -> Outcome {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "leasehold", &mut script);
-    output::raw(&script)?;
+    output::bytes(&script)?;
     Ok(0)
 }

@@ -3,31 +3,38 @@
 use std::time::{Duration, Instant};
 
 use leasehold::backoff::Backoff;
-use leasehold::{Error, ErrorKind, Lease};
+use leasehold::{Error, ErrorKind, Lease, Locks};
 use nix::sys::signal::Signal;
+use sd_notify::NotifyState;
 
 use super::Context;
 use crate::args::ElectArgs;
+use crate::child;
+use crate::console::Console;
 use crate::exit::{Failure, Outcome};
 use crate::held::Held;
+use crate::hooks::Event;
 use crate::output::{self, age::age};
 use crate::request::Request;
 use crate::signals::Signals;
 use crate::supervise::End;
 use crate::waiting;
-use crate::work::{self, Seat, Work};
+use crate::work::{self, Work};
 
-/// Who passes these on to CMD does not stand again when CMD has ended.
+/// Signals that end the candidacy when CMD has ended.
 const ENDING: [Signal; 3] = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGQUIT];
 
-pub(super) async fn elect(context: Context, args: ElectArgs) -> Outcome {
-    let request = Request::of_elect(&args)?;
-    let locks = context.connect().await?;
+pub(super) async fn elect(context: Context, mut args: ElectArgs) -> Outcome {
+    let mut request = Request::of_elect(&args)?;
+    let hooks = std::mem::take(&mut args.hooks);
     let held = Held::inherited()?;
+    let mut console = Console::open()?;
+    let mut delays = Delays::new(&args);
+    let locks = connect(&context, &mut request, &mut console.signals, &mut delays).await?;
     if held.covering(&request, &locks.location())?.is_some() {
         return Err(Error::new(
             ErrorKind::Unsupported,
-            "an enclosing `leasehold run` holds it, so that this would wait for itself",
+            "an enclosing `leasehold run` holds the lock, so this would wait for itself",
         )
         .advise("use another name")
         .on(&request.name)
@@ -37,78 +44,177 @@ pub(super) async fn elect(context: Context, args: ElectArgs) -> Outcome {
         context: &context,
         locks: &locks,
         request: &request,
-        words: &args.command,
+        argv: &args.command,
         held,
         on_revoke: None,
+        hooks,
+        on_skip: None,
     };
-    let mut seat = Seat::take()?;
-    let mut delays = Delays::new(&args);
+    let leading = Leading::tell(&args, &locks, &request).await?;
     loop {
-        let lease = obtain(&work, &mut seat.signals, &mut delays).await?;
-        output::warn(&format!(
-            "leading {} in term {}",
-            request.name,
-            lease.token()
-        ));
+        notify_systemd(format!("candidate for {}", request.name));
+        let lease = acquire(&work, &mut console.signals, &mut delays).await?;
+        let news = format!("leading {} in term {}", request.name, lease.token());
+        output::warn(&news);
+        notify_systemd(news);
         let started = Instant::now();
-        let (end, back) = work.under(&lease, seat).await;
-        seat = back;
-        work::give_back(lease).await;
-        match end? {
-            End::ByItself(code) if is_over(&seat, code) => return Ok(code),
-            End::ByItself(code) => {
+        let token = Some(lease.token().get());
+        work.run_hook(Event::Acquired, token).await;
+        leading.begins(&lease);
+        let end = work.run(&lease, &mut console).await;
+        leading.ends();
+        match end {
+            // The next leader must not enter while CMD may still run.
+            Ok(End::StillRuns { .. }) => {
+                lease.detach();
+            }
+            _ => work::release(lease).await,
+        }
+        let end = end?;
+        if !matches!(end, End::Exited(_)) {
+            work.run_hook(Event::Lost, token).await;
+        }
+        match end {
+            End::Exited(code) if is_over(&console, code) => return Ok(code),
+            End::Exited(code) => {
                 let delay = delays.after(code, started.elapsed());
-                let told = format!(
-                    "the command ended with {code}; standing again in {}",
+                let message = format!(
+                    "the command ended with {code}; candidate again in {}",
                     age(delay)
                 );
-                output::warn(&told);
-                pause(delay, &mut seat.signals).await?;
+                output::warn(&message);
+                unless_interrupted(tokio::time::sleep(delay), &mut console.signals).await?;
             }
-            End::ByUs(why) => output::warn(&format!("no longer leading: {why}")),
+            End::Terminated(what) if must_end(&console) => return Err(work.lost(what)),
+            End::Terminated(what) => output::warn(&format!("no longer leading: {what}")),
+            // Not a candidate again, which would start a second CMD on this host.
+            End::StillRuns { why, groups } => return Err(work.still_runs(&why, groups)),
         }
     }
 }
 
-/// The lead, however long it takes; an engine that cannot be reached may come back.
-async fn obtain(work: &Work<'_>, signals: &mut Signals, delays: &mut Delays) -> Outcome<Lease> {
+/// Tells over HTTP whether this host leads, if that was asked for.
+struct Leading {
+    #[cfg(feature = "serve")]
+    lease: tokio::sync::watch::Sender<Option<leasehold::LeaseView>>,
+}
+
+#[cfg(feature = "serve")]
+impl Leading {
+    async fn tell(args: &ElectArgs, locks: &Locks, request: &Request) -> Outcome<Self> {
+        let (lease, leading) = tokio::sync::watch::channel(None);
+        if let Some(address) = args.http {
+            let listening = leasehold_server::Listening::at(address, None).await?;
+            output::warn(&format!("telling who leads at {}", listening.url()));
+            let (locks, name) = (locks.clone(), request.name.clone());
+            tokio::spawn(leasehold_server::serve_leadership(
+                listening, locks, name, leading,
+            ));
+        }
+        Ok(Self { lease })
+    }
+
+    fn begins(&self, lease: &Lease) {
+        self.lease.send_replace(Some(lease.view()));
+    }
+
+    fn ends(&self) {
+        self.lease.send_replace(None);
+    }
+}
+
+#[cfg(not(feature = "serve"))]
+impl Leading {
+    async fn tell(_: &ElectArgs, _: &Locks, _: &Request) -> Outcome<Self> {
+        Ok(Self {})
+    }
+
+    fn begins(&self, _: &Lease) {}
+
+    fn ends(&self) {}
+}
+
+/// Tells systemd, if it started this as a service of `Type=notify`, what this host is. A candidate is ready: what depends on
+/// the service need not wait until this host leads.
+fn notify_systemd(status: String) {
+    // A service manager that does not listen is no reason to stop.
+    let _ = sd_notify::notify(&[NotifyState::Ready, NotifyState::Status(&status)]);
+}
+
+async fn connect(
+    context: &Context,
+    request: &mut Request,
+    signals: &mut Signals,
+    delays: &mut Delays,
+) -> Outcome<Locks> {
+    loop {
+        match unless_interrupted(context.connect_for(request), signals).await? {
+            Ok(locks) => return Ok(locks),
+            Err(error) => wait_if_unreachable(error, signals, delays).await?,
+        }
+    }
+}
+
+/// Becomes the leader, however long it takes.
+async fn acquire(work: &Work<'_>, signals: &mut Signals, delays: &mut Delays) -> Outcome<Lease> {
     loop {
         let quiet = work.context.json;
-        match waiting::obtain(work.locks, work.request, signals, quiet).await {
-            Err(Failure::Locks(error)) if error.kind() == ErrorKind::Unreachable => {
-                let delay = delays.next();
-                output::warn(&format!("{error}; trying again in {}", age(delay)));
-                pause(delay, signals).await?;
-            }
-            obtained => return obtained,
+        match waiting::acquire(work.locks, work.request, signals, quiet).await {
+            Err(Failure::Locks(error)) => wait_if_unreachable(error, signals, delays).await?,
+            acquired => return acquired,
         }
     }
 }
 
-/// Whether the candidacy ends with CMD: because we were told to end, or the terminal told CMD.
-fn is_over(seat: &Seat, code: i32) -> bool {
-    let killed_by = |signal: Signal| code == 128 + signal as i32;
-    let told = seat
-        .passed_on
-        .iter()
-        .any(|passed| ENDING.contains(passed) || (*passed == Signal::SIGHUP && killed_by(*passed)));
-    told || (seat.terminal.is_some() && ENDING.into_iter().any(killed_by))
+/// Waits a while if the engine could not be reached; returns any other error.
+async fn wait_if_unreachable(
+    error: Error,
+    signals: &mut Signals,
+    delays: &mut Delays,
+) -> Outcome<()> {
+    if error.kind() != ErrorKind::Unreachable {
+        return Err(error.into());
+    }
+    let delay = delays.next();
+    output::warn(&format!("{error}; trying again in {}", age(delay)));
+    unless_interrupted(tokio::time::sleep(delay), signals).await
 }
 
-async fn pause(time: Duration, signals: &mut Signals) -> Outcome<()> {
-    let end = tokio::time::sleep(time);
-    tokio::pin!(end);
+/// Whether the candidacy ends with CMD: because a signal told this process to end, or the terminal sent it to CMD.
+fn is_over(console: &Console, code: i32) -> bool {
+    let killed_by = |signal: Signal| code == 128 + signal as i32;
+    let hung_up = console.passed_on.contains(&Signal::SIGHUP) && killed_by(Signal::SIGHUP);
+    let from_terminal = console.terminal.is_some() && ENDING.into_iter().any(killed_by);
+    must_end(console) || hung_up || from_terminal
+}
+
+fn must_end(console: &Console) -> bool {
+    ENDING
+        .iter()
+        .any(|signal| console.passed_on.contains(signal))
+}
+
+/// Waits for a future, unless a signal ends this process first.
+async fn unless_interrupted<T>(
+    awaited: impl Future<Output = T>,
+    signals: &mut Signals,
+) -> Outcome<T> {
+    tokio::pin!(awaited);
     loop {
         tokio::select! {
-            () = &mut end => return Ok(()),
-            signal = signals.next() => if ENDING.contains(&signal) || signal == Signal::SIGHUP {
-                return Err(Failure::Signal(signal));
+            done = &mut awaited => return Ok(done),
+            signal = signals.next() => match signal {
+                Signal::SIGTSTP => child::stop_this_process(),
+                signal if ENDING.contains(&signal) || signal == Signal::SIGHUP => {
+                    return Err(Failure::Signal(signal));
+                }
+                _ => {}
             },
         }
     }
 }
 
-/// Between the end of CMD and the next candidacy.
+/// The delays between the end of CMD and the next candidacy.
 struct Delays {
     shortest: Duration,
     longest: Duration,

@@ -1,4 +1,4 @@
-//! `leasehold fence`: tables of the user's that refuse stale tokens.
+//! `leasehold fence`: makes tables of the user's reject stale tokens.
 
 use leasehold::guard::sql::FenceTable;
 use serde_json::json;
@@ -12,23 +12,23 @@ pub(super) async fn fence(context: Context, args: FenceArgs) -> Outcome {
     match args.command {
         FenceCommand::Print { table, dialect } => {
             let fence = FenceTable::new(dialect, &table.table)?.column(&table.column)?;
-            output::raw(fence.install().as_bytes())?;
+            output::bytes(fence.install().as_bytes())?;
         }
         FenceCommand::Install(args) => {
             let locks = context.connect().await?;
             locks.fence_table(&args.table, Some(&args.column)).await?;
-            told(&context, &args, "fenced")?;
+            report(&context, &args, "fenced")?;
         }
         FenceCommand::Remove(args) => {
             let locks = context.connect().await?;
             locks.unfence_table(&args.table, Some(&args.column)).await?;
-            told(&context, &args, "not fenced")?;
+            report(&context, &args, "not fenced")?;
         }
     }
     Ok(0)
 }
 
-fn told(context: &Context, args: &FenceTableArgs, what: &str) -> Outcome<()> {
+fn report(context: &Context, args: &FenceTableArgs, what: &str) -> Outcome<()> {
     match context.json {
         true => output::json_line(&json!({
             "table": args.table,

@@ -1,4 +1,4 @@
-//! `leasehold ids`: ids that nobody else is given.
+//! `leasehold ids`: unique ids.
 
 use serde_json::json;
 

@@ -14,7 +14,7 @@ pub(super) async fn list(context: Context, args: ListArgs) -> Outcome {
     let locks = context.connect().await?;
     if args.deadlocks {
         let found = locks.deadlocks(args.prefix).await?;
-        return tell_deadlocks(&found, context.json);
+        return print_deadlocks(&found, context.json);
     }
     let found = locks.list(args.prefix).await?;
     if context.json {
@@ -28,11 +28,11 @@ pub(super) async fn list(context: Context, args: ListArgs) -> Outcome {
     Ok(0)
 }
 
-fn tell_deadlocks(found: &[Deadlock], json: bool) -> Outcome {
-    for Deadlock(waits) in found {
+fn print_deadlocks(found: &[Deadlock], json: bool) -> Outcome {
+    for Deadlock { edges: waits, .. } in found {
         if json {
             let name =
-                |who: &Claimant| json!({"owner": who.owner, "host": who.host, "pid": who.pid});
+                |who: &Claimant| json!({"owner": who.label, "host": who.host, "pid": who.pid});
             let steps = waits.iter().map(|wait| {
                 json!({
                     "waiter": name(&wait.who),
@@ -59,7 +59,7 @@ fn tell_deadlocks(found: &[Deadlock], json: bool) -> Outcome {
     Ok(0)
 }
 
-/// How wide a line may be; as wide as it likes if nobody looks.
+/// The width of the terminal; unlimited if stdout is not one.
 pub(super) fn width(term: &Term) -> usize {
     match term.is_term() {
         true => usize::from(term.size().1),

@@ -1,4 +1,4 @@
-//! `leasehold man`: from the same definitions as the help.
+//! `leasehold man`: generated from the same definitions as the help.
 
 use clap::CommandFactory;
 use clap_mangen::Man;
@@ -14,7 +14,7 @@ pub(super) fn man(args: ManArgs) -> Outcome {
         Man::new(command)
             .render(&mut page)
             .map_err(|cause| unexpected("cannot write the man page", cause))?;
-        output::raw(&page)?;
+        output::bytes(&page)?;
         return Ok(0);
     };
     std::fs::create_dir_all(&folder)

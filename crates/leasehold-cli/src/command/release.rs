@@ -1,4 +1,4 @@
-//! `leasehold release`: for scripts that hold a lock themselves.
+//! `leasehold release`: a lock that a script holds itself.
 
 use leasehold::Released;
 use serde_json::json;
@@ -10,8 +10,9 @@ use crate::output;
 
 pub(super) async fn release(context: Context, args: ReleaseArgs) -> Outcome {
     let name = leasehold::LockName::new(&args.name)?;
+    let id = args.claim.read()?;
     let locks = context.connect().await?;
-    let released = locks.resume(&name, args.claim.id)?.release().await?;
+    let released = locks.resume(&name, id)?.release().await?;
     let was_held = released == Released::Yes;
     match context.json {
         true => output::json_line(&json!({"name": name.as_str(), "released": was_held}))?,

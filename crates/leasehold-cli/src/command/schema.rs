@@ -1,22 +1,18 @@
-//! `leasehold schema`: the very text that the engine runs itself where it may.
+//! `leasehold schema`: what the engine itself does where it has the rights to, as SQL or as commands.
 
-use leasehold::engine::{mysql, postgres};
+use leasehold::Registry;
 
 use crate::args::{SchemaArgs, SqlEngine};
 use crate::exit::Outcome;
 use crate::output;
 
 pub(super) fn schema(args: SchemaArgs) -> Outcome {
-    let sql = match args.engine {
-        SqlEngine::Postgres => {
-            let schema = args.schema.as_deref().unwrap_or(postgres::DEFAULT_SCHEMA);
-            postgres::schema::sql(schema)?
-        }
-        SqlEngine::Mysql => {
-            let table = args.table.as_deref().unwrap_or(mysql::DEFAULT_TABLE);
-            mysql::schema::sql(table)?
-        }
+    let (scheme, name) = match args.engine {
+        SqlEngine::Postgres => ("postgres", args.schema),
+        SqlEngine::Mysql => ("mysql", args.table),
+        SqlEngine::Dynamodb => ("dynamodb", args.table),
     };
-    output::raw(sql.as_bytes())?;
+    let sql = Registry::builtin().schema(scheme, name.as_deref())?;
+    output::bytes(sql.as_bytes())?;
     Ok(0)
 }

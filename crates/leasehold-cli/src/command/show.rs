@@ -11,7 +11,7 @@ use crate::output::{self, lock::LockJson, table};
 pub(super) async fn show(context: Context, args: ShowArgs) -> Outcome {
     let name = leasehold::LockName::new(&args.name)?;
     let locks = context.connect().await?;
-    let lock = locks.show(&name).await?;
+    let lock = locks.inspect(&name).await?;
     match context.json {
         true => output::json_line(&LockJson::of(&lock))?,
         false => output::line(&describe(&lock))?,

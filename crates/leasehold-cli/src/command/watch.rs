@@ -30,12 +30,12 @@ pub(super) async fn watch(context: Context, args: WatchArgs) -> Outcome {
             }
         }
         before = now;
-        output::still_read()?;
+        output::check_stdout()?;
         tokio::time::sleep(args.interval).await;
     }
 }
 
-/// From the top left corner, clearing what was there before.
+/// Clears the screen and draws the list from its top left corner.
 fn redraw(term: &Term, locks: &[LockInfo], engine: &str) -> Outcome<()> {
     let (height, width) = term.size();
     let mut lines = vec![format!(
@@ -49,10 +49,10 @@ fn redraw(term: &Term, locks: &[LockInfo], engine: &str) -> Outcome<()> {
         lines.truncate(room);
         lines.push(format!("… and {more} more"));
     }
-    output::raw(format!("\x1b[H\x1b[2J{}\n", lines.join("\n")).as_bytes())
+    output::bytes(format!("\x1b[H\x1b[2J{}\n", lines.join("\n")).as_bytes())
 }
 
-/// A change, as one line.
+/// A change, printed as one line.
 #[derive(Debug, Serialize)]
 struct Event<'a> {
     event: &'static str,
@@ -62,7 +62,7 @@ struct Event<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     waiter: Option<WaiterJson<'a>>,
     #[serde(skip)]
-    who: String,
+    description: String,
 }
 
 impl<'a> Event<'a> {
@@ -73,7 +73,7 @@ impl<'a> Event<'a> {
             lock,
             holder: Some(HolderJson::of(holder)),
             waiter: None,
-            who: format!("{who}, held for {time}, token {}", holder.token),
+            description: format!("{who}, held for {time}, token {}", holder.token),
         }
     }
 
@@ -84,7 +84,7 @@ impl<'a> Event<'a> {
             lock,
             holder: None,
             waiter: Some(WaiterJson::of(waiter)),
-            who: format!("{who}, waited for {time}"),
+            description: format!("{who}, waited for {time}"),
         }
     }
 
@@ -93,12 +93,12 @@ impl<'a> Event<'a> {
             "{:<8}  {}  {}",
             self.event,
             table::printable(self.lock),
-            self.who
+            self.description
         )
     }
 }
 
-/// What has changed: first what ended, then what began.
+/// The changes: what ended first, then what began.
 fn changes<'a>(before: &'a [LockInfo], now: &'a [LockInfo]) -> Vec<Event<'a>> {
     let (before, now) = (Seen::of(before), Seen::of(now));
     let ended = absent(&before.holders, &now.holders);
@@ -112,7 +112,7 @@ fn changes<'a>(before: &'a [LockInfo], now: &'a [LockInfo]) -> Vec<Event<'a>> {
     ended.chain(left).chain(acquired).chain(waiting).collect()
 }
 
-/// What `these` has and `those` have not.
+/// The entries of `these` that `those` lacks.
 fn absent<'m, K: Ord, V>(
     these: &'m BTreeMap<K, V>,
     those: &'m BTreeMap<K, V>,
@@ -120,7 +120,7 @@ fn absent<'m, K: Ord, V>(
     these.iter().filter(|(key, _)| !those.contains_key(key))
 }
 
-/// Holders by token; waiters have none, so by who they are, counted where a process waits twice.
+/// Holders by token; waiters, which have none, by claimant, numbered where a process waits more than once.
 #[derive(Debug, Default)]
 struct Seen<'a> {
     holders: BTreeMap<(&'a str, u64), &'a HolderInfo>,
@@ -138,7 +138,7 @@ impl<'a> Seen<'a> {
             for waiter in &lock.waiters {
                 let who = &waiter.claimant;
                 let mut nth = 0;
-                let key = |nth| (name, who.owner.as_str(), who.host.as_str(), who.pid, nth);
+                let key = |nth| (name, who.label.as_str(), who.host.as_str(), who.pid, nth);
                 while seen.waiters.contains_key(&key(nth)) {
                     nth += 1;
                 }
@@ -153,50 +153,31 @@ impl<'a> Seen<'a> {
 mod tests {
     use super::*;
     use leasehold::{Claimant, FencingToken, LockName, Mode};
-    use std::time::Duration;
 
     fn lock(name: &str, tokens: &[u64], waiting: &[u32]) -> LockInfo {
-        let claimant = |pid| Claimant {
-            owner: "test".into(),
-            host: "here".into(),
-            pid,
+        let claimant = |pid| Claimant::new("test", "here", pid);
+        let holder = |token: &u64| {
+            let token = FencingToken::new(*token).unwrap();
+            HolderInfo::new(claimant(1), Mode::Exclusive, token)
         };
-        LockInfo {
-            name: LockName::new(name).unwrap(),
-            holders: tokens
-                .iter()
-                .map(|token| HolderInfo {
-                    claimant: claimant(1),
-                    reason: None,
-                    mode: Mode::Exclusive,
-                    held_for: Duration::from_secs(1),
-                    time_left: Duration::from_secs(1),
-                    token: FencingToken::new(*token).unwrap(),
-                })
-                .collect(),
-            waiters: waiting
-                .iter()
-                .map(|pid| WaiterInfo {
-                    claimant: claimant(*pid),
-                    reason: None,
-                    mode: Mode::Exclusive,
-                    waited_for: Duration::from_secs(1),
-                })
-                .collect(),
-        }
+        let waiter = |pid: &u32| WaiterInfo::new(claimant(*pid), Mode::Exclusive);
+        let mut lock = LockInfo::new(LockName::new(name).unwrap());
+        lock.holders = tokens.iter().map(holder).collect();
+        lock.waiters = waiting.iter().map(waiter).collect();
+        lock
     }
 
     #[test]
-    fn only_what_changes_is_told() {
+    fn only_changes_are_reported() {
         let before = [lock("a", &[1], &[7, 7]), lock("b", &[2], &[])];
         let now = [lock("a", &[3], &[7]), lock("b", &[2], &[8])];
         let events = changes(&before, &now);
-        let told: Vec<_> = events
+        let reported: Vec<_> = events
             .iter()
             .map(|event| (event.event, event.lock))
             .collect();
         assert_eq!(
-            told,
+            reported,
             [
                 ("ended", "a"),
                 ("left", "a"),

@@ -1,4 +1,4 @@
-//! Times as people say them.
+//! Durations for people.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ages_are_short() {
+    fn ages_have_two_units() {
         let table = [
             (350, "350ms"),
             (12_900, "12s"),

@@ -1,8 +1,8 @@
-//! A lock as JSON: the shapes of docs/cli.md, which stay as they are.
+//! A lock as JSON, in the stable shapes of docs/cli.md.
 
 use std::time::Duration;
 
-use leasehold::{HolderInfo, LockInfo, Mode, WaiterInfo};
+use leasehold::{FencingToken, HolderInfo, LockInfo, Mode, WaiterInfo};
 use serde::Serialize;
 
 #[derive(Debug, Serialize)]
@@ -20,6 +20,8 @@ pub(crate) struct HolderJson<'a> {
     held_ms: u64,
     time_left_ms: u64,
     token: u64,
+    /// Whether it is held without a process, by `acquire --until`.
+    sticky: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -35,7 +37,7 @@ struct WhoJson<'a> {
     host: &'a str,
     pid: u32,
     mode: &'static str,
-    /// How many permits the lock has, in permit mode.
+    /// The lock's number of permits, in permit mode.
     permits: Option<u32>,
     reason: Option<&'a str>,
 }
@@ -58,6 +60,7 @@ impl<'a> HolderJson<'a> {
             held_ms: millis(holder.held_for),
             time_left_ms: millis(holder.time_left),
             token: holder.token.get(),
+            sticky: is_sticky(holder),
         }
     }
 }
@@ -74,12 +77,12 @@ impl<'a> WaiterJson<'a> {
 impl<'a> WhoJson<'a> {
     fn of(who: &'a leasehold::Claimant, mode: Mode, reason: &'a Option<String>) -> Self {
         let (mode, permits) = match mode {
-            Mode::Exclusive => ("exclusive", None),
             Mode::Shared => ("shared", None),
             Mode::Permit { of } => ("permit", Some(of)),
+            _ => ("exclusive", None),
         };
         Self {
-            owner: &who.owner,
+            owner: &who.label,
             host: &who.host,
             pid: who.pid,
             mode,
@@ -87,6 +90,11 @@ impl<'a> WhoJson<'a> {
             reason: reason.as_deref(),
         }
     }
+}
+
+/// Whether the lock is held without a process. One of another program, which has no token, has no process id either.
+pub(crate) fn is_sticky(holder: &HolderInfo) -> bool {
+    holder.claimant.pid == 0 && holder.token != FencingToken::NONE
 }
 
 pub(crate) fn millis(time: Duration) -> u64 {

@@ -1,9 +1,9 @@
-//! Locks in columns, for people. Colours on a terminal only.
+//! Tables for people, with colours on a terminal only.
 
 use console::{Alignment, Style, measure_text_width, pad_str, truncate_str};
-use leasehold::{Claimant, HolderInfo, LockInfo, Mode, WaiterInfo};
+use leasehold::{Claimant, HolderInfo, LockInfo, Mode, Ttl, WaiterInfo};
 
-use crate::output::age::age;
+use crate::output::{age::age, lock::is_sticky};
 
 const HEADERS: [&str; 9] = [
     "NAME",
@@ -57,14 +57,14 @@ impl Table {
     }
 }
 
-/// Whatever a foreign program has put into the store, it must not steer the terminal.
+/// Replaces control characters: text from the store must not control the terminal.
 pub(crate) fn printable(text: &str) -> String {
     text.chars()
         .map(|c| if c.is_control() { '?' } else { c })
         .collect()
 }
 
-/// `list` and the redrawn `watch`: a row for each holder.
+/// The table of `list` and `watch`: a row for each holder.
 pub(crate) fn of_locks(locks: &[LockInfo]) -> Table {
     let mut table = Table::default();
     table.row(HEADERS.map(|header| (header.to_owned(), Style::new().bold())));
@@ -96,7 +96,7 @@ fn holder_cells(name: &str, holder: &HolderInfo, waiters: &str) -> [(String, Sty
         "" | "0" => plain(),
         _ => plain().yellow(),
     };
-    // A healthy lease has two thirds of its TTL or more; the last seconds are worth a look.
+    // A lease that is renewed has two thirds of its TTL or more; one in its last seconds is likely to expire.
     let left = match holder.time_left.as_secs() {
         0..2 => plain().red(),
         _ => plain(),
@@ -104,14 +104,29 @@ fn holder_cells(name: &str, holder: &HolderInfo, waiters: &str) -> [(String, Sty
     [
         (name.to_owned(), plain().cyan()),
         (mode(holder.mode), plain()),
-        (holder.claimant.owner.clone(), plain()),
+        (holder.claimant.label.clone(), plain()),
         (holder.claimant.host.clone(), plain()),
-        (holder.claimant.pid.to_string(), plain()),
+        (process(holder), plain()),
         (age(holder.held_for), plain()),
-        (age(holder.time_left), left),
+        (time_left(holder), left),
         (holder.token.to_string(), plain()),
         (waiters.to_owned(), waiting),
     ]
+}
+
+fn process(holder: &HolderInfo) -> String {
+    match is_sticky(holder) {
+        true => "sticky".to_owned(),
+        false => holder.claimant.pid.to_string(),
+    }
+}
+
+fn time_left(holder: &HolderInfo) -> String {
+    // Less than that is left of one that was held forever for years.
+    match is_sticky(holder) && holder.time_left > Ttl::FOREVER.get() / 2 {
+        true => "forever".to_owned(),
+        false => age(holder.time_left),
+    }
 }
 
 fn mode(mode: Mode) -> String {
@@ -121,7 +136,7 @@ fn mode(mode: Mode) -> String {
     }
 }
 
-/// The queue of `show`, first come first.
+/// The queue of `show`, in its order.
 pub(crate) fn of_waiters(waiters: &[WaiterInfo]) -> Table {
     let mut table = Table::default();
     let headers = ["#", "MODE", "WAITER", "HOST", "PID", "WAITED", "REASON"];
@@ -130,7 +145,7 @@ pub(crate) fn of_waiters(waiters: &[WaiterInfo]) -> Table {
         let cells = [
             (nth + 1).to_string(),
             mode(waiter.mode),
-            waiter.claimant.owner.clone(),
+            waiter.claimant.label.clone(),
             waiter.claimant.host.clone(),
             waiter.claimant.pid.to_string(),
             age(waiter.waited_for),
@@ -143,8 +158,13 @@ pub(crate) fn of_waiters(waiters: &[WaiterInfo]) -> Table {
 
 /// `make on web1 (pid 42)`
 pub(crate) fn who(claimant: &Claimant) -> String {
-    let Claimant { owner, host, pid } = claimant;
-    printable(&format!("{owner} on {host} (pid {pid})"))
+    let Claimant {
+        label, host, pid, ..
+    } = claimant;
+    match pid {
+        0 => printable(&format!("{label} on {host}")),
+        pid => printable(&format!("{label} on {host} (pid {pid})")),
+    }
 }
 
 #[cfg(test)]
@@ -152,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_line_up_and_stay_within_the_width() {
+    fn columns_are_aligned_within_the_width() {
         let mut table = Table::default();
         let row = |cells: [&str; 2]| cells.map(|cell| (cell.to_owned(), Style::new()));
         table.row(row(["NAME", "PID"]));
@@ -162,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_cannot_steer_the_terminal() {
+    fn control_characters_are_replaced() {
         let mut table = Table::default();
         table.row([("a\u{1b}[2Jb".to_owned(), Style::new())]);
         assert_eq!(table.lines(80), ["a?[2Jb"]);

@@ -1,14 +1,14 @@
 //! `list --deadlocks`: who waits for whom in a circle.
 
 use super::engines::on_each;
-use super::place::until;
+use super::sandbox::until;
 
 #[test]
-fn two_scripts_that_take_two_locks_in_different_orders() {
+fn two_locks_in_different_orders_are_a_deadlock() {
     on_each(|on| {
         let list = |args: &[&str]| {
             let args = [&["list", "--deadlocks"], args].concat();
-            let done = on.place.on(&on.url, &args).output().unwrap();
+            let done = on.sandbox.on(&on.url, &args).output().unwrap();
             assert_eq!(done.status.code(), Some(0));
             String::from_utf8(done.stdout).unwrap()
         };
@@ -23,9 +23,9 @@ fn two_scripts_that_take_two_locks_in_different_orders() {
             );
             let owner = format!("wants-{second}");
             let args = ["run", first, "--owner", &owner, "--", "sh", "-c", &script];
-            let mut command = on.place.on(&on.url, &args);
+            let mut command = on.sandbox.on(&on.url, &args);
             command.env("BIN", env!("CARGO_BIN_EXE_leasehold"));
-            on.place.start_command(command)
+            on.sandbox.start_command(command)
         };
         let _both = (start("a", "b"), start("b", "a"));
         until(&format!("it is found on {}", on.url), || {

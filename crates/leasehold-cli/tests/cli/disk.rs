@@ -57,7 +57,7 @@ fn a_read_only_disk_is_denied() {
 }
 
 #[test]
-fn the_default_file_is_in_the_users_state_folder_and_private() {
+fn default_file_is_private_in_the_state_folder() {
     let home = tempfile::tempdir().unwrap();
     let run = |set: &str, value: &std::path::Path| {
         let mut command = Command::new(LEASEHOLD);

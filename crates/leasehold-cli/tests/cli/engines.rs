@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::place::Place;
+use super::sandbox::Sandbox;
 use super::support::deployment::Deployment;
 use super::support::etcd_cluster::EtcdCluster;
 use super::support::postgres_server::PostgresServer;
@@ -11,7 +11,7 @@ use super::support::zookeeper_cluster::ZooKeeperCluster;
 
 /// A folder, the engine's URL, and what it has.
 pub(crate) struct On {
-    pub(crate) place: Place,
+    pub(crate) sandbox: Sandbox,
     pub(crate) url: String,
     /// Guarded records.
     pub(crate) store: bool,
@@ -22,7 +22,7 @@ pub(crate) struct On {
 impl On {
     fn new(url: String) -> Self {
         Self {
-            place: Place::new(),
+            sandbox: Sandbox::new(),
             store: !url.starts_with("redlock"),
             clock: !url.starts_with("zookeeper"),
             url,
@@ -31,20 +31,16 @@ impl On {
 
     /// Lets a job of `--once-per` run again now, as an operator would.
     pub(crate) fn let_run_again(&self, name: &str) {
-        let gate = format!("{name}#once");
-        let bin = env!("CARGO_BIN_EXE_leasehold");
-        let args = match self.clock {
-            true => vec!["break", &gate],
-            false => vec!["run", name, "--", bin, "store", "put", &gate, ""],
-        };
-        let done = self.place.on(&self.url, &args).output().unwrap();
+        let args = ["break", name, "--once-per"];
+        let done = self.sandbox.on(&self.url, &args).output().unwrap();
         assert!(done.status.success(), "{done:?}");
+        assert_eq!(done.stdout, b"forgotten\n", "{done:?}");
     }
 }
 
 /// Does the same on each engine.
 pub(crate) fn on_each(work: impl Fn(&On)) {
-    let sqlite = Place::new();
+    let sqlite = Sandbox::new();
     work(&On::new(sqlite.url()));
     let redis = RedisServer::start();
     work(&On::new(redis.url()));

@@ -1,12 +1,12 @@
 //! Each exit code of the design.
 
-use super::place::Place;
+use super::sandbox::Sandbox;
 
 #[test]
 fn a_commands_own_code_is_passed_on() {
-    let place = Place::new();
+    let sandbox = Sandbox::new();
     for code in [0, 1, 7, 64, 255] {
-        let done = place.run(&["run", "a", "--", "sh", "-c", &format!("exit {code}")]);
+        let done = sandbox.run(&["run", "a", "--", "sh", "-c", &format!("exit {code}")]);
         assert_eq!(done.code, code, "{}", done.stderr);
         assert_eq!(done.stderr, "");
     }
@@ -14,33 +14,33 @@ fn a_commands_own_code_is_passed_on() {
 
 #[test]
 fn a_command_ended_by_a_signal_is_128_and_its_number() {
-    let place = Place::new();
+    let sandbox = Sandbox::new();
     for (signal, code) in [("KILL", 137), ("TERM", 143), ("35", 163)] {
-        let done = place.run(&["run", "a", "--", "sh", "-c", &format!("kill -{signal} $$")]);
+        let done = sandbox.run(&["run", "a", "--", "sh", "-c", &format!("kill -{signal} $$")]);
         assert_eq!(done.code, code, "{}", done.stderr);
     }
 }
 
 #[test]
-fn a_command_that_does_not_exist_is_127_and_the_lock_is_free_again() {
-    let place = Place::new();
-    let done = place.run(&["run", "a", "--", "no-such-command"]);
+fn missing_command_is_127_and_frees_the_lock() {
+    let sandbox = Sandbox::new();
+    let done = sandbox.run(&["run", "a", "--", "no-such-command"]);
     assert_eq!(done.code, 127);
     assert!(done.stderr.contains("no-such-command"), "{}", done.stderr);
-    assert_eq!(place.show("a")["held"], false);
+    assert_eq!(sandbox.show("a")["held"], false);
 }
 
 #[test]
 fn a_command_that_is_not_executable_is_126() {
-    let place = Place::new();
-    std::fs::write(place.path("data"), "not a program").unwrap();
-    assert_eq!(place.run(&["run", "a", "--", "./data"]).code, 126);
-    assert_eq!(place.run(&["run", "a", "--", "/"]).code, 126);
+    let sandbox = Sandbox::new();
+    std::fs::write(sandbox.path("data"), "not a program").unwrap();
+    assert_eq!(sandbox.run(&["run", "a", "--", "./data"]).code, 126);
+    assert_eq!(sandbox.run(&["run", "a", "--", "/"]).code, 126);
 }
 
 #[test]
 fn bad_usage_names_and_urls_are_64_and_say_what_to_do() {
-    let place = Place::new();
+    let sandbox = Sandbox::new();
     let table: &[(&[&str], &str)] = &[
         (&[], "Usage"),
         (&["frobnicate"], "frobnicate"),
@@ -60,7 +60,7 @@ fn bad_usage_names_and_urls_are_64_and_say_what_to_do() {
         (&["renew", "a"], "--claim"),
     ];
     for (args, told) in table {
-        let done = place.run(args);
+        let done = sandbox.run(args);
         assert_eq!(done.code, 64, "{args:?}: {}", done.stderr);
         assert!(done.stderr.contains(told), "{args:?}: {}", done.stderr);
         assert_eq!(done.stdout, "", "{args:?}");
@@ -69,10 +69,10 @@ fn bad_usage_names_and_urls_are_64_and_say_what_to_do() {
 
 #[test]
 fn an_engine_that_does_not_answer_is_69() {
-    let place = Place::new();
-    let busy = rusqlite::Connection::open(place.path("busy.db")).unwrap();
+    let sandbox = Sandbox::new();
+    let busy = rusqlite::Connection::open(sandbox.path("busy.db")).unwrap();
     busy.execute_batch("BEGIN EXCLUSIVE").unwrap();
-    let done = place.run(&[
+    let done = sandbox.run(&[
         "--url",
         "sqlite:busy.db?busy_timeout=20ms",
         "run",
@@ -86,8 +86,8 @@ fn an_engine_that_does_not_answer_is_69() {
 
 #[test]
 fn a_result_that_cannot_be_written_is_70() {
-    let place = Place::new();
-    let mut command = place.leasehold(&["list"]);
+    let sandbox = Sandbox::new();
+    let mut command = sandbox.leasehold(&["list"]);
     let full = std::fs::File::options()
         .write(true)
         .open("/dev/full")
@@ -97,23 +97,23 @@ fn a_result_that_cannot_be_written_is_70() {
 }
 
 #[test]
-fn a_lock_not_obtained_in_time_is_75_and_names_the_holder() {
-    let place = Place::new();
-    let (_holder, _) = place.start_in(&["a", "--owner", "the-holder"], "exec sleep 60", "in");
+fn lock_not_obtained_is_75_and_names_the_holder() {
+    let sandbox = Sandbox::new();
+    let (_holder, _) = sandbox.start_in(&["a", "--owner", "the-holder"], "exec sleep 60", "in");
     for wait in ["0", "50ms"] {
-        let done = place.run(&["run", "a", "--wait", wait, "--", "touch", "ran"]);
+        let done = sandbox.run(&["run", "a", "--wait", wait, "--", "touch", "ran"]);
         assert_eq!(done.code, 75);
         assert!(done.stderr.contains("the-holder"), "{}", done.stderr);
         assert_eq!(done.stderr.lines().count(), 1);
     }
-    assert!(!place.has("ran"));
+    assert!(!sandbox.has("ran"));
 }
 
 #[test]
 fn a_claim_that_is_not_held_is_76() {
-    let place = Place::new();
+    let sandbox = Sandbox::new();
     let claim = "0".repeat(32);
-    let done = place.run(&["renew", "a", "--claim", &claim]);
+    let done = sandbox.run(&["renew", "a", "--claim", &claim]);
     assert_eq!(done.code, 76);
     assert!(done.stderr.contains("not held"), "{}", done.stderr);
 }
@@ -121,8 +121,8 @@ fn a_claim_that_is_not_held_is_76() {
 /// Even root may not make files there.
 #[test]
 fn a_place_where_nobody_may_write_is_77() {
-    let place = Place::new();
-    let done = place.run(&[
+    let sandbox = Sandbox::new();
+    let done = sandbox.run(&[
         "--url",
         "sqlite:/sys/leasehold.db",
         "run",
@@ -135,22 +135,22 @@ fn a_place_where_nobody_may_write_is_77() {
 
 #[test]
 fn a_file_that_is_no_database_is_78() {
-    let place = Place::new();
+    let sandbox = Sandbox::new();
     let text = "To be, or not to be, that is the question. ".repeat(100);
-    std::fs::write(place.path("poem.txt"), &text).unwrap();
-    let done = place.run(&["--url", "sqlite:poem.txt", "run", "a", "--", "true"]);
+    std::fs::write(sandbox.path("poem.txt"), &text).unwrap();
+    let done = sandbox.run(&["--url", "sqlite:poem.txt", "run", "a", "--", "true"]);
     assert_eq!(done.code, 78, "{}", done.stderr);
     assert_eq!(
-        std::fs::read_to_string(place.path("poem.txt")).unwrap(),
+        std::fs::read_to_string(sandbox.path("poem.txt")).unwrap(),
         text
     );
 }
 
 #[test]
 fn errors_can_be_json() {
-    let place = Place::new();
-    let (_holder, _) = place.start_in(&["a"], "exec sleep 60", "in");
-    let done = place.run(&["run", "a", "--json", "--wait", "0", "--", "true"]);
+    let sandbox = Sandbox::new();
+    let (_holder, _) = sandbox.start_in(&["a"], "exec sleep 60", "in");
+    let done = sandbox.run(&["run", "a", "--json", "--wait", "0", "--", "true"]);
     let error: serde_json::Value = serde_json::from_str(&done.stderr).unwrap();
     let error = &error["error"];
     assert_eq!(done.code, 75);
@@ -160,13 +160,13 @@ fn errors_can_be_json() {
     );
     assert_eq!(
         (&error["lock"], &error["engine"]),
-        (&"a".into(), &place.url().into())
+        (&"a".into(), &sandbox.url().into())
     );
     assert_eq!(error["operation"], "acquire");
     assert!(error["message"].as_str().unwrap().contains("held by"));
     assert!(error["advice"].as_str().unwrap().contains("wait longer"));
 
-    let done = place.run(&["--json", "frobnicate"]);
+    let done = sandbox.run(&["--json", "frobnicate"]);
     let error: serde_json::Value = serde_json::from_str(&done.stderr).unwrap();
     assert_eq!((done.code, &error["error"]["kind"]), (64, &"usage".into()));
 }

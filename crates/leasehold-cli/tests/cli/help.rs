@@ -1,8 +1,8 @@
 //! What people read before they start.
 
-use super::place::Place;
+use super::sandbox::Sandbox;
 
-const COMMANDS: [&str; 17] = [
+const COMMANDS: [&str; 21] = [
     "run",
     "acquire",
     "renew",
@@ -10,13 +10,17 @@ const COMMANDS: [&str; 17] = [
     "show",
     "list",
     "watch",
+    "doctor",
     "break",
     "elect",
     "ask",
     "ids",
     "store",
     "fence",
+    "serve",
+    "token",
     "bench",
+    "torture",
     "schema",
     "completions",
     "man",
@@ -24,8 +28,8 @@ const COMMANDS: [&str; 17] = [
 
 #[test]
 fn every_command_has_help_with_an_example() {
-    let place = Place::new();
-    let top = place.run(&["--help"]);
+    let sandbox = Sandbox::new();
+    let top = sandbox.run(&["--help"]);
     assert_eq!(top.code, 0);
     assert!(top.stdout.contains("Examples:") && top.stdout.contains("76 lease lost"));
     assert!(
@@ -34,7 +38,7 @@ fn every_command_has_help_with_an_example() {
     );
     for command in COMMANDS {
         assert!(top.stdout.contains(&format!("\n  {command} ")), "{command}");
-        let help = place.run(&[command, "--help"]);
+        let help = sandbox.run(&[command, "--help"]);
         assert_eq!(help.code, 0);
         let example = "Examples:\n  ";
         assert!(help.stdout.contains(example), "{command}: {}", help.stdout);
@@ -47,8 +51,8 @@ fn every_command_has_help_with_an_example() {
 
 #[test]
 fn help_does_not_show_what_is_secret() {
-    let place = Place::new();
-    let mut command = place.leasehold(&["renew", "--help"]);
+    let sandbox = Sandbox::new();
+    let mut command = sandbox.leasehold(&["renew", "--help"]);
     command
         .env("LEASEHOLD_CLAIM", "5ec2e7")
         .env("LEASEHOLD_URL", "x://me:5ec2e7@h");
@@ -58,7 +62,7 @@ fn help_does_not_show_what_is_secret() {
 
 #[test]
 fn version() {
-    let done = Place::new().run(&["--version"]);
+    let done = Sandbox::new().run(&["--version"]);
     assert_eq!(
         done.stdout.trim(),
         format!("leasehold {}", env!("CARGO_PKG_VERSION"))
@@ -67,34 +71,34 @@ fn version() {
 
 #[test]
 fn completions_for_each_shell() {
-    let place = Place::new();
+    let sandbox = Sandbox::new();
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
-        let done = place.run(&["completions", shell]);
+        let done = sandbox.run(&["completions", shell]);
         assert_eq!(done.code, 0);
         assert!(done.stdout.contains("max-hold"), "{shell}");
     }
     std::fs::write(
-        place.path("c.bash"),
-        place.run(&["completions", "bash"]).stdout,
+        sandbox.path("c.bash"),
+        sandbox.run(&["completions", "bash"]).stdout,
     )
     .unwrap();
     let read = std::process::Command::new("bash")
         .arg("-n")
-        .arg(place.path("c.bash"))
+        .arg(sandbox.path("c.bash"))
         .status();
     assert!(read.unwrap().success());
 }
 
 #[test]
 fn man_pages() {
-    let place = Place::new();
-    let page = place.run(&["man"]);
+    let sandbox = Sandbox::new();
+    let page = sandbox.run(&["man"]);
     assert_eq!(page.code, 0);
     assert!(page.stdout.contains(".TH leasehold 1"));
-    assert_eq!(place.run(&["man", "--out", "pages"]).code, 0);
+    assert_eq!(sandbox.run(&["man", "--out", "pages"]).code, 0);
     for page in ["leasehold.1", "leasehold-run.1", "leasehold-break.1"] {
-        let text = std::fs::read_to_string(place.path("pages").join(page)).unwrap();
+        let text = std::fs::read_to_string(sandbox.path("pages").join(page)).unwrap();
         assert!(text.contains("Examples"), "{page}");
     }
-    assert!(!place.has("pages/leasehold-bench-worker.1"));
+    assert!(!sandbox.has("pages/leasehold-bench-worker.1"));
 }

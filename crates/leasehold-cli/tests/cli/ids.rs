@@ -7,11 +7,11 @@ use nix::sys::signal::Signal;
 use super::engines::on_each;
 
 #[test]
-fn many_processes_some_of_them_killed_print_no_id_twice() {
+fn killed_processes_print_no_id_twice() {
     on_each(|on| {
         let start = || {
-            on.place
-                .start_command(on.place.on(&on.url, &["ids", "orders", "--count", "200"]))
+            on.sandbox
+                .start_command(on.sandbox.on(&on.url, &["ids", "orders", "--count", "200"]))
         };
         if !on.store {
             let done = start().wait();
@@ -39,7 +39,7 @@ fn many_processes_some_of_them_killed_print_no_id_twice() {
                 }
             }
         }
-        let json = on.place.on(&on.url, &["ids", "--json"]).output().unwrap();
+        let json = on.sandbox.on(&on.url, &["ids", "--json"]).output().unwrap();
         let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
         assert_eq!(
             (&json["pool"], json["id"].as_str().unwrap().len()),

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::place::{Place, until};
+use super::sandbox::{Sandbox, until};
 
 fn keys(value: &Value) -> Vec<&str> {
     value
@@ -14,7 +14,7 @@ fn keys(value: &Value) -> Vec<&str> {
 }
 
 const LOCK: [&str; 4] = ["held", "holders", "name", "waiters"];
-const HOLDER: [&str; 9] = [
+const HOLDER: [&str; 10] = [
     "held_ms",
     "host",
     "mode",
@@ -22,6 +22,7 @@ const HOLDER: [&str; 9] = [
     "permits",
     "pid",
     "reason",
+    "sticky",
     "time_left_ms",
     "token",
 ];
@@ -37,13 +38,13 @@ const WAITER: [&str; 7] = [
 
 #[test]
 fn a_lock_with_holder_and_waiter() {
-    let place = Place::new();
-    let (holder, _) = place.start_in(
+    let sandbox = Sandbox::new();
+    let (holder, _) = sandbox.start_in(
         &["a", "--permits", "1", "--reason", "why"],
         "exec sleep 60",
         "in",
     );
-    let waiting = place.start(&[
+    let waiting = sandbox.start(&[
         "run",
         "a",
         "--permits",
@@ -55,8 +56,8 @@ fn a_lock_with_holder_and_waiter() {
         "--",
         "true",
     ]);
-    until("it waits", || place.waiters("a") == 1);
-    let lock = place.show("a");
+    until("it waits", || sandbox.waiters("a") == 1);
+    let lock = sandbox.show("a");
     assert_eq!(keys(&lock), LOCK);
     assert_eq!((&lock["name"], &lock["held"]), (&json!("a"), &json!(true)));
     let held = &lock["holders"][0];
@@ -78,14 +79,14 @@ fn a_lock_with_holder_and_waiter() {
     );
     assert_eq!(waiter["reason"], Value::Null);
 
-    let listed = place.run(&["list", "--json"]).stdout;
+    let listed = sandbox.run(&["list", "--json"]).stdout;
     let listed: Value = serde_json::from_str(listed.trim()).unwrap();
     assert_eq!(keys(&listed), LOCK);
 }
 
 #[test]
 fn a_free_lock() {
-    let free = Place::new().show("a");
+    let free = Sandbox::new().show("a");
     assert_eq!(
         free,
         json!({"name": "a", "held": false, "holders": [], "waiters": []})
@@ -93,13 +94,13 @@ fn a_free_lock() {
 }
 
 #[test]
-fn a_list_is_one_object_a_line_of_those_with_the_prefix() {
-    let place = Place::new();
+fn list_prints_an_object_a_line_by_prefix() {
+    let sandbox = Sandbox::new();
     for name in ["x/1", "x/2", "y"] {
-        assert_eq!(place.run(&["acquire", name]).code, 0);
+        assert_eq!(sandbox.run(&["acquire", name]).code, 0);
     }
     let names = |args: &[&str]| -> Vec<String> {
-        let listed = place.run(args).stdout;
+        let listed = sandbox.run(args).stdout;
         let lines = listed
             .lines()
             .map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -115,12 +116,12 @@ fn a_list_is_one_object_a_line_of_those_with_the_prefix() {
 #[test]
 fn watch_tells_each_change_in_a_line() {
     use std::io::{BufRead, BufReader};
-    let place = Place::new();
-    let mut watch = place.start(&["watch", "--json", "--interval", "20ms"]);
+    let sandbox = Sandbox::new();
+    let mut watch = sandbox.start(&["watch", "--json", "--interval", "20ms"]);
     let mut lines = BufReader::new(watch.child().stdout.take().unwrap()).lines();
     let mut next = || serde_json::from_str::<Value>(&lines.next().unwrap().unwrap()).unwrap();
 
-    let claim = place.run(&["acquire", "a", "--json"]).stdout;
+    let claim = sandbox.run(&["acquire", "a", "--json"]).stdout;
     let claim: Value = serde_json::from_str(&claim).unwrap();
     let event = next();
     assert_eq!(keys(&event), ["event", "holder", "lock"]);
@@ -133,7 +134,9 @@ fn watch_tells_each_change_in_a_line() {
         (HOLDER.to_vec(), &claim["token"])
     );
 
-    let waiter = place.start(&["run", "a", "--wait", "forever", "--", "sleep", "0.3"]);
+    let until_go = "while [ ! -e go ]; do sleep 0.02; done";
+    let waiter = ["run", "a", "--wait", "forever", "--", "sh", "-c", until_go];
+    let waiter = sandbox.start(&waiter);
     let event = next();
     assert_eq!(
         (keys(&event), &event["event"]),
@@ -141,36 +144,57 @@ fn watch_tells_each_change_in_a_line() {
     );
     assert_eq!(keys(&event["waiter"]), WAITER);
 
-    place.run(&["release", "a", "--claim", claim["claim"].as_str().unwrap()]);
+    sandbox.run(&["release", "a", "--claim", claim["claim"].as_str().unwrap()]);
     let events = [next(), next(), next()].map(|event| event["event"].as_str().unwrap().to_owned());
     assert_eq!(events, ["ended", "left", "acquired"]);
+    std::fs::write(sandbox.path("go"), "").unwrap();
     assert_eq!(waiter.wait().code, 0);
     assert_eq!(next()["event"], "ended");
 }
 
 #[test]
-fn bench_tells_ours_and_raw_and_finds_no_overlap() {
-    let place = Place::new();
-    let done = place.run(&["bench", "--seconds", "1", "--waiters", "4", "--json"]);
+fn bench_reports_both_sides_without_overlaps() {
+    let sandbox = Sandbox::new();
+    let done = sandbox.run(&["bench", "--seconds", "1", "--waiters", "4", "--json"]);
     assert_eq!((done.code, done.stderr.as_str()), (0, ""));
     let report: Value = serde_json::from_str(&done.stdout).unwrap();
     assert_eq!(
         keys(&report),
         [
-            "counter", "cycle", "engine", "handoff", "parallel", "seconds"
+            "counter",
+            "cycle",
+            "engine",
+            "handoff",
+            "handoff_in_process",
+            "parallel",
+            "processor",
+            "seconds"
         ]
     );
-    assert_eq!(report["engine"], place.url().as_str());
+    assert_eq!(report["engine"], sandbox.url().as_str());
     assert!(report["cycle"]["ours"]["p50_us"].as_f64().unwrap() > 0.0);
     assert!(report["parallel"]["ours_per_s"].as_f64().unwrap() > 0.0);
-    let handoff = &report["handoff"];
-    assert_eq!(
-        (&handoff["waiters"], &handoff["processes"]),
-        (&json!(4), &json!(true))
-    );
-    for lane in ["ours", "raw"] {
-        assert!(handoff[lane]["per_s"].as_f64().unwrap() > 0.0, "{lane}");
-        assert_eq!(handoff[lane]["overlaps"], 0, "{lane}");
+    assert!(report["processor"].is_null(), "a file has no server");
+    for (row, waiters) in [("handoff", "processes"), ("handoff_in_process", "threads")] {
+        let handoff = &report[row];
+        assert_eq!(
+            (&handoff["waiters"], &handoff["waiters_are"]),
+            (&json!(4), &json!(waiters))
+        );
+        for lane in ["ours", "baseline"] {
+            assert!(handoff[lane]["per_s"].as_f64().unwrap() > 0.0, "{lane}");
+            assert_eq!(handoff[lane]["overlaps"], 0, "{lane}");
+        }
     }
-    assert!(place.run(&["list", "--json"]).stdout.is_empty());
+    for row in [
+        "cycle",
+        "parallel",
+        "handoff",
+        "handoff_in_process",
+        "counter",
+    ] {
+        assert!(report[row]["runs"].as_u64().unwrap() >= 1, "{row}");
+        assert!(report[row]["steal"].as_f64().is_some(), "{row}");
+    }
+    assert!(sandbox.run(&["list", "--json"]).stdout.is_empty());
 }

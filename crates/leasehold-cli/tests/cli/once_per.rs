@@ -6,7 +6,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
 use super::engines::{On, on_each};
-use super::place::{Done, Running, is_alive, until};
+use super::sandbox::{Done, Running, is_alive, until};
 use super::support::bent_clock::BentClock;
 
 const RAN: &str = "echo $LEASEHOLD_TOKEN >> ran";
@@ -17,11 +17,11 @@ fn run(on: &On, options: &[&str], script: &str) -> Done {
 
 fn start(on: &On, options: &[&str], script: &str) -> Running {
     let args = [&["run", "job"], options, &["--", "sh", "-c", script]].concat();
-    on.place.start_command(on.place.on(&on.url, &args))
+    on.sandbox.start_command(on.sandbox.on(&on.url, &args))
 }
 
 fn runs(on: &On) -> usize {
-    on.place.lines("ran").len()
+    on.sandbox.lines("ran").len()
 }
 
 /// Hosts whose clocks differ by up to half a day, within two seconds of each other.
@@ -50,9 +50,9 @@ fn ten_processes_with_clocks_that_differ_make_one_run() {
                 args.push("--retry-failed");
             }
             let args = [&args[..], &["--", "sh", "-c", &script]].concat();
-            let mut command = on.place.on(&on.url, &args);
+            let mut command = on.sandbox.on(&on.url, &args);
             command.envs(clock.environment());
-            all.push(on.place.start_command(command));
+            all.push(on.sandbox.start_command(command));
             std::thread::sleep(Duration::from_millis(fastrand::u64(0..200)));
         }
         for one in all {
@@ -93,7 +93,7 @@ fn the_next_period_has_its_own_run() {
             assert_eq!(run(on, once, RAN).code, 0);
             runs(on) == 2
         });
-        let tokens = on.place.lines("ran");
+        let tokens = on.sandbox.lines("ran");
         let tokens: Vec<u64> = tokens.iter().map(|token| token.parse().unwrap()).collect();
         assert!(tokens[0] < tokens[1]);
     });
@@ -112,24 +112,24 @@ fn a_killed_run_may_be_retried_or_not() {
             }
             let start = |script: &str| {
                 let args = [&["run", &name], &options[..], &["--", "sh", "-c", script]].concat();
-                on.place.start_command(on.place.on(&on.url, &args))
+                on.sandbox.start_command(on.sandbox.on(&on.url, &args))
             };
             let running = start(&slow);
-            let cmd = on.place.pid_in("pid");
+            let cmd = on.sandbox.pid_in("pid");
             running.signal(Signal::SIGKILL);
             drop(running);
             until("the command went with it", || !is_alive(cmd));
             let next = start(RAN).wait();
             assert_eq!(next.code, 0, "{}", next.stderr);
             assert_eq!(runs(on), runs_after, "{}", on.url);
-            std::fs::remove_file(on.place.path("pid")).unwrap();
+            std::fs::remove_file(on.sandbox.path("pid")).unwrap();
         }
     });
 }
 
 /// Stopped past its lease while another takes over: the late end of the first does not count.
 #[test]
-fn a_run_that_was_stopped_past_its_lease_does_not_count() {
+fn run_stopped_past_its_lease_does_not_count() {
     on_each(|on| {
         let options: &[&str] = &[
             "--once-per",
@@ -142,7 +142,7 @@ fn a_run_that_was_stopped_past_its_lease_does_not_count() {
         ];
         let slow = format!("{RAN}; echo $$ > pid.new; mv pid.new pid; exec sleep 60");
         let first = start(on, options, &slow);
-        let cmd: Pid = on.place.pid_in("pid");
+        let cmd: Pid = on.sandbox.pid_in("pid");
         first.signal(Signal::SIGSTOP);
         killpg(cmd, Signal::SIGSTOP).unwrap();
         let second = run(on, options, RAN);
@@ -167,7 +167,7 @@ fn at_least_and_max_hold_fit_in() {
 }
 
 #[test]
-fn what_is_skipped_is_told_in_json_and_bad_options_are_refused() {
+fn skipped_run_is_in_json_and_bad_options_are_refused() {
     on_each(|on| {
         assert_eq!(run(on, &["--once-per", "1h"], "exit 0").code, 0);
         let done = run(on, &["--once-per", "1h", "--json"], "echo no");

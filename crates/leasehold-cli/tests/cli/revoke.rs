@@ -1,7 +1,7 @@
 //! `ask`, and `run --on-revoke`.
 
 use super::engines::on_each;
-use super::place::until;
+use super::sandbox::until;
 
 #[test]
 fn a_command_is_told_and_may_end_in_good_order() {
@@ -12,7 +12,7 @@ fn a_command_is_told_and_may_end_in_good_order() {
             "run",
             "a",
             "--ttl",
-            "1s",
+            "3s",
             "--on-revoke",
             "USR1",
             "--",
@@ -20,11 +20,11 @@ fn a_command_is_told_and_may_end_in_good_order() {
             "-c",
             script,
         ];
-        let running = on.place.start_command(on.place.on(&on.url, &args));
+        let running = on.sandbox.start_command(on.sandbox.on(&on.url, &args));
         let ask = |json: &str| {
             let args = ["ask", "a", "--reason", "a fix", json];
             let args: Vec<_> = args.into_iter().filter(|arg| !arg.is_empty()).collect();
-            on.place.on(&on.url, &args).output().unwrap()
+            on.sandbox.on(&on.url, &args).output().unwrap()
         };
         if !on.store {
             let done = running.wait();
@@ -33,12 +33,12 @@ fn a_command_is_told_and_may_end_in_good_order() {
             assert_eq!(ask("").status.code(), Some(64));
             return;
         }
-        until("it is in", || on.place.has("in"));
+        until("it is in", || on.sandbox.has("in"));
         let asked = String::from_utf8(ask("").stdout).unwrap();
         assert!(asked.starts_with("asked sh on "), "{asked}");
         let done = running.wait();
         assert_eq!(done.code, 5, "{}", done.stderr);
-        assert!(on.place.has("told"));
+        assert!(on.sandbox.has("told"));
         assert!(done.stderr.contains(": a fix"), "{}", done.stderr);
         assert_eq!(ask("").stdout, b"not held\n");
         let json: serde_json::Value = serde_json::from_slice(&ask("--json").stdout).unwrap();

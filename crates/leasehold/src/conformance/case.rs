@@ -60,11 +60,23 @@ pub enum Need {
     OwnStore,
 }
 
-impl Case {
-    /// Whether the case applies to an engine with these capabilities, whose store other processes
-    /// can reach or not.
-    pub fn applies(&self, able: &Capabilities, processes: bool) -> bool {
-        self.needs.iter().all(|need| match need {
+impl Need {
+    const ALL: [Self; 10] = [
+        Self::Shared,
+        Self::NoShared,
+        Self::Permits,
+        Self::NoPermits,
+        Self::Fifo,
+        Self::OwnTtl,
+        Self::Store,
+        Self::Processes,
+        Self::SurvivesRestart,
+        Self::OwnStore,
+    ];
+
+    /// The needs that an engine with these capabilities does not meet, whose store other processes can reach or not.
+    pub fn unmet(able: &Capabilities, processes: bool) -> Vec<Self> {
+        let is_met = |need: &Self| match need {
             Need::Shared => able.shared,
             Need::NoShared => !able.shared,
             Need::Permits => able.permits,
@@ -75,14 +87,16 @@ impl Case {
             Need::Processes => processes,
             Need::SurvivesRestart => able.survives.contains(&Survives::EngineRestart),
             Need::OwnStore => true,
-        })
+        };
+        let unmet = Self::ALL.into_iter().filter(|need| !is_met(need));
+        unmet.collect()
     }
 }
 
 /// A theme made of the functions of a module.
 macro_rules! theme {
     ($theme:ident: $($case:ident [$($need:ident),*] caught by [$($saboteur:ident),*];)*) => {
-        pub(super) const THEME: $crate::conformance::Theme = $crate::conformance::Theme {
+        pub(in crate::conformance) const THEME: $crate::conformance::Theme = $crate::conformance::Theme {
             name: stringify!($theme),
             cases: &[$($crate::conformance::Case {
                 name: stringify!($case),

@@ -5,21 +5,22 @@
 
 use std::io::{BufRead, Write};
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{ChildStdin, ChildStdout, Command};
 
-use super::fixture::Fixture;
-use super::history::{Event, Recorder};
 use super::torture::worker::{self, Haunt};
 use crate::claim::Mode;
 use crate::clock::{Clock, Moment};
+use crate::engine::Engine;
 use crate::guard::{Fenced, Store};
 use crate::lease::Lease;
 use crate::locks::Locks;
 use crate::token::FencingToken;
+use crate::torture::history::{Event, Recorder};
 
 const ENVIRONMENT: &str = "LEASEHOLD_CONFORMANCE_TASK";
 
@@ -27,7 +28,7 @@ const ENVIRONMENT: &str = "LEASEHOLD_CONFORMANCE_TASK";
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Task {
-    /// Acquire, report, and hold until told to release.
+    /// Acquire, report, and hold until asked to release.
     Hold {
         /// The lock.
         name: String,
@@ -97,7 +98,7 @@ pub enum Report {
     /// Something that happened under the lock.
     Happened(Event),
     /// Someone touched what only the holder may touch.
-    Disturbed {
+    Overwritten {
         /// In which visit.
         by: String,
         /// When it was found.
@@ -177,7 +178,7 @@ impl Child {
         }
     }
 
-    /// Tells it to release.
+    /// Asks it to release.
     pub async fn release(&mut self) {
         self.input.write_all(b"release\n").await.unwrap();
         assert_eq!(self.report().await, Report::Released);
@@ -212,15 +213,18 @@ impl Child {
     }
 }
 
-/// Does its task if this process is a child, and returns whether it was.
-pub fn serve<F: Fixture>() -> bool {
+/// Does its task if this process is a child, and returns whether it was. `attach` leads to the store of the parent's
+/// fixture: [`Fixture::attach`].
+///
+/// [`Fixture::attach`]: super::Fixture::attach
+pub fn serve(attach: impl AsyncFnOnce(&str) -> Arc<dyn Engine>) -> bool {
     let Ok(assignment) = std::env::var(ENVIRONMENT) else {
         return false;
     };
     let Assignment { address, task } = serde_json::from_str(&assignment).unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
-        let locks = Locks::new(F::attach(&address).await);
+        let locks = Locks::new(attach(&address).await);
         if let Err(error) = perform(&locks, task).await {
             say(&Report::Failed(error.to_string()));
         }
@@ -233,10 +237,7 @@ pub fn serve<F: Fixture>() -> bool {
 async fn perform(locks: &Locks, task: Task) -> crate::Result<()> {
     let orders = listen();
     match task {
-        Task::Hold { name, ttl } => {
-            let request = locks.lock(&name).ttl(ttl).wait_forever();
-            hold(request.acquire().await?, ttl, orders).await
-        }
+        Task::Hold { name, ttl } => hold(acquire(locks, &name, ttl).await?, ttl, orders).await,
         Task::Count {
             name,
             ttl,
@@ -246,12 +247,12 @@ async fn perform(locks: &Locks, task: Task) -> crate::Result<()> {
             let recorder = Recorder::default();
             let mut counted = 0;
             while counted < rounds {
-                let lease = locks.lock(&name).ttl(ttl).wait_forever().acquire().await?;
+                let lease = acquire(locks, &name, ttl).await?;
                 let (entered, valid_until) = (Clock::machine().now(), lease.valid_until());
                 // A busy machine may stop this process for longer than a hand-over lasts.
                 if entered < valid_until {
                     let visit = recorder.enter(&name, Mode::Exclusive, lease.token(), entered);
-                    // Two at once may meet a half-written file; the history tells of it.
+                    // Two at once may meet a half-written file; the history shows it.
                     let count = std::fs::read_to_string(&file).unwrap();
                     let count = count.parse::<u64>().unwrap_or_default();
                     tokio::time::sleep(Duration::from_millis(1)).await;
@@ -286,11 +287,15 @@ async fn perform(locks: &Locks, task: Task) -> crate::Result<()> {
             key,
             fenced,
         } => {
-            let request = locks.lock(&name).ttl(ttl).wait_forever();
-            write_after_sleep(request.acquire().await?, &locks.store()?, ttl, &key, fenced).await
+            let lease = acquire(locks, &name, ttl).await?;
+            write_after_sleep(lease, &locks.store()?, ttl, &key, fenced).await
         }
         Task::ComeAndGo(haunts) => worker::come_and_go(locks, &haunts).await,
     }
+}
+
+async fn acquire(locks: &Locks, name: &str, ttl: Duration) -> crate::Result<Lease> {
+    locks.lock(name).ttl(ttl).wait_forever().acquire().await
 }
 
 async fn write_after_sleep(
@@ -302,7 +307,7 @@ async fn write_after_sleep(
 ) -> crate::Result<()> {
     let token = lease.token().get();
     let mut last = Clock::machine().now();
-    // Only now: whoever hears it may stop this process at once.
+    // Only now: whoever reads it may stop this process at once.
     say(&Report::Held {
         token,
         valid_until: lease.valid_until().since_origin(),
@@ -349,7 +354,7 @@ async fn hold(
             std::thread::sleep(Duration::from_millis(5));
         }
     });
-    // Only now: whoever hears it may stop this process at once.
+    // Only now: whoever reads it may stop this process at once.
     say(&Report::Held {
         token: lease.token().get(),
         valid_until: lease.valid_until().since_origin(),
@@ -385,6 +390,6 @@ fn listen() -> tokio::sync::mpsc::UnboundedReceiver<String> {
 pub(super) fn say(report: &Report) {
     let mut output = std::io::stdout().lock();
     let line = serde_json::to_string(report).unwrap();
-    // A parent that is gone hears nothing.
+    // A parent that is gone reads nothing.
     let _ = writeln!(output, "{line}").and_then(|()| output.flush());
 }

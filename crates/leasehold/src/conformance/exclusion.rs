@@ -5,7 +5,8 @@ use std::collections::HashSet;
 use super::Ground;
 use super::case::theme;
 use super::child::Task;
-use super::ground::{LONG, claim, grant, is_refused};
+use super::ground::{LONG, claim, grant, is_refused, now, pause};
+use crate::claim::{Claim, Ttl};
 use crate::engine::Released;
 
 theme! { exclusion:
@@ -13,6 +14,7 @@ theme! { exclusion:
     only_one_of_many_enters [] caught by [GrantsAlways];
     different_names_do_not_meet [] caught by [NamesCutAtSlash];
     a_repeated_attempt_gets_the_same_grant [] caught by [GrantsAnew];
+    a_repeated_attempt_with_another_ttl_keeps_the_grant [] caught by [GrantsAnew, GrantsAlways];
     a_refused_attempt_that_does_not_queue_leaves_nothing [] caught by [QueuesEverybody];
     between_processes [Processes] caught by [GrantsAlways, ReleaseDoesNothing];
 }
@@ -57,6 +59,28 @@ async fn a_repeated_attempt_gets_the_same_grant(ground: Ground) {
     assert_eq!(engine.release(&claim).await.unwrap(), Released::WasNotHeld);
 }
 
+/// A core that is answered with a grant that is over releases the claim.
+async fn a_repeated_attempt_with_another_ttl_keeps_the_grant(ground: Ground) {
+    let (engine, other) = (ground.engine().await, ground.engine().await);
+    let name = ground.name("x");
+    let held = claim(&name, LONG);
+    let token = grant(&*engine, &held).await.token;
+    for ttl in [100 * LONG, LONG / 100, LONG] {
+        let again = Claim {
+            ttl: Ttl::new(ttl).unwrap(),
+            ..held.clone()
+        };
+        let granted = grant(&*engine, &again).await;
+        assert_eq!(granted.token, token);
+        let left = granted.valid_until.since(now());
+        assert!(!left.is_zero(), "over, with {ttl:?} asked for");
+        assert!(is_refused(&*other, &claim(&name, LONG)).await);
+    }
+    // It was not shortened.
+    pause(1500).await;
+    assert!(is_refused(&*other, &claim(&name, LONG)).await);
+}
+
 async fn a_refused_attempt_that_does_not_queue_leaves_nothing(ground: Ground) {
     let locks = ground.locks().await;
     let engine = ground.engine().await;
@@ -65,7 +89,7 @@ async fn a_refused_attempt_that_does_not_queue_leaves_nothing(ground: Ground) {
     for _ in 0..3 {
         assert!(is_refused(&*engine, &claim(&name, LONG)).await);
     }
-    assert_eq!(locks.show(&name).await.unwrap().waiters, []);
+    assert_eq!(locks.inspect(&name).await.unwrap().waiters, []);
     lease.release().await.unwrap();
     grant(&*engine, &claim(&name, LONG)).await;
 }

@@ -1,18 +1,16 @@
 //! An engine whose replies get lost, over one that works.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use tokio::sync::watch;
 
 use crate::claim::Claim;
-use crate::clock::Clock;
-use crate::engine::{
-    Attempt, Capabilities, Contention, Engine, LockInfo, Query, Released, Renew, Renewal, Wake,
-};
+use crate::engine::{About, Attempt, Engine, LockInfo, Query, Released, Renew, Renewal, Wake};
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::GuardedStore;
 use crate::name::LockName;
+use crate::sync::Mutex;
 
 /// What goes wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +45,7 @@ impl Faulty {
 
     /// From now on this goes wrong.
     pub fn set(&self, fault: Fault) {
-        *self.fault.lock().unwrap_or_else(PoisonError::into_inner) = fault;
+        *self.fault.lock() = fault;
     }
 
     /// Says that something has happened that may have ended locks.
@@ -56,7 +54,7 @@ impl Faulty {
     }
 
     fn fault(&self) -> Fault {
-        *self.fault.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.fault.lock()
     }
 }
 
@@ -66,20 +64,9 @@ fn cut_off() -> Error {
 
 #[async_trait]
 impl Engine for Faulty {
-    fn scheme(&self) -> &'static str {
-        self.inner.scheme()
-    }
-
-    fn location(&self) -> String {
-        self.inner.location()
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
-
-    fn clock(&self) -> Clock {
-        self.inner.clock()
+    fn about(&self) -> About {
+        let about = self.inner.about();
+        about.session_events(self.disturbances.subscribe())
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt> {
@@ -90,8 +77,8 @@ impl Engine for Faulty {
         }
     }
 
-    async fn wait(&self, claim: &Claim, seen: &Contention) -> Result<Wake> {
-        self.inner.wait(claim, seen).await
+    async fn wait(&self, claim: &Claim) -> Result<Wake> {
+        self.inner.wait(claim).await
     }
 
     async fn renew(&self, held: &[Renew<'_>]) -> Vec<Result<Renewal>> {
@@ -110,17 +97,11 @@ impl Engine for Faulty {
         self.inner.inspect(query).await
     }
 
-    async fn break_lock(&self, name: &LockName) -> Result<Released> {
-        self.inner.break_lock(name).await
+    async fn force_release(&self, name: &LockName) -> Result<Released> {
+        self.inner.force_release(name).await
     }
 
     fn store(&self) -> Option<Arc<dyn GuardedStore>> {
         self.inner.store()
-    }
-
-    async fn disturbed(&self, seen: u64) -> u64 {
-        let mut disturbances = self.disturbances.subscribe();
-        let next = disturbances.wait_for(|count| *count != seen).await;
-        next.map_or(seen, |count| *count)
     }
 }

@@ -28,7 +28,7 @@ pub trait Fixture: Send + Sync + 'static {
     where
         Self: Sized,
     {
-        let connected = crate::url::connect(address).await;
+        let connected = crate::Registry::builtin().connect(address).await;
         connected.expect("the address leads to the store")
     }
 

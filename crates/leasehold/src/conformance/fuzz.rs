@@ -10,17 +10,20 @@ use super::Ground;
 use super::case::theme;
 use super::child::{Report, Task};
 use super::ground::{LONG, ms, now};
-use super::history::{Event, History, Recorder};
+use super::operations::random_operations;
+use super::stalls::unless_stalled;
 use super::torture::processes_killed_at_random_break_nothing;
 use crate::claim::Mode;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::Lease;
 use crate::locks::Locks;
+use crate::torture::history::{Event, History, Recorder};
 
 theme! { fuzz:
     a_counter_by_many_tasks [] caught by [GrantsSometimes, TokensFall, ReleaseFreesAnybodys];
     a_counter_by_many_processes [Processes] caught by [GrantsSometimes, TokensFall];
     a_mix_of_everything [] caught by [GrantsSometimes, TokensFall, NeverExpires, ReleaseLeavesGhosts];
+    random_operations [] caught by [GrantsAlways, TokensFall, RenewReleases, ReleaseDoesNothing];
     processes_killed_at_random_break_nothing [Processes, OwnStore] caught by [GrantsSometimes, TokensFall, NeverExpires];
 }
 
@@ -36,8 +39,13 @@ fn check(events: Vec<Event>, visits: usize) {
     assert!(history.visits() >= visits, "{} visits", history.visits());
 }
 
+/// A task that the host keeps from running for longer than it may rely on an offer is still inside when the next one enters.
 async fn a_counter_by_many_tasks(ground: Ground) {
-    let name = ground.name("x");
+    unless_stalled(ms(300), async || count_by_many_tasks(&ground).await).await;
+}
+
+async fn count_by_many_tasks(ground: &Ground) -> std::result::Result<(), String> {
+    let name = ground.name(&format!("x{}", fastrand::u32(..)));
     let counter = Arc::new(AtomicU64::new(0));
     let recorder = Arc::new(Recorder::default());
     let mut tasks = JoinSet::new();
@@ -66,8 +74,15 @@ async fn a_counter_by_many_tasks(ground: Ground) {
         });
     }
     ground.soon("all rounds", tasks.join_all()).await;
-    check(recorder.events(), 16 * 8);
-    assert_eq!(counter.load(Ordering::SeqCst), 16 * 8);
+    let history = History::of(recorder.events());
+    assert_eq!(history.visits(), 16 * 8);
+    if let Some(violation) = history.violations().first() {
+        return Err(violation.to_string());
+    }
+    match counter.load(Ordering::SeqCst) {
+        128 => Ok(()),
+        count => Err(format!("counted {count} of 128")),
+    }
 }
 
 async fn a_counter_by_many_processes(ground: Ground) {

@@ -10,11 +10,12 @@ use crate::clock::{Clock, Moment};
 use crate::engine::{Attempt, Engine, Fairness, Grant};
 use crate::locks::Locks;
 use crate::name::LockName;
+use crate::sync::Mutex;
 
 /// A TTL that no case outlives: whatever happens sooner was not brought about by expiry.
 pub(super) const LONG: Duration = Duration::from_secs(120);
 
-/// Where a case takes place.
+/// Where a case runs.
 #[derive(Clone)]
 pub struct Ground {
     fixture: Arc<dyn Fixture>,
@@ -83,7 +84,7 @@ impl Ground {
         .await;
     }
 
-    /// Waits until `count` claims wait for the lock. An engine without a queue cannot tell; there
+    /// Waits until `count` claims wait for the lock. An engine without a queue cannot show it; there
     /// it waits a while.
     pub async fn until_queued(&self, locks: &Locks, name: &str, count: usize) {
         if locks.capabilities().fairness != Fairness::Fifo {
@@ -91,7 +92,7 @@ impl Ground {
         }
         let what = format!("{count} in the queue");
         self.until(&what, async || {
-            locks.show(name).await.unwrap().waiters.len() == count
+            locks.inspect(name).await.unwrap().waiters.len() == count
         })
         .await;
     }
@@ -105,6 +106,48 @@ impl Ground {
 
 pub(super) const fn ms(count: u64) -> Duration {
     Duration::from_millis(count)
+}
+
+/// A waiter that was offered a lock keeps it for so long at least, on every engine. If it has not renewed it by then, it loses its turn, and rightly.
+const OFFER: Duration = ms(400);
+
+/// Measures the steps of which none may take longer than an offer lasts.
+#[derive(Debug, Clone)]
+pub(super) struct Steps(Arc<Mutex<(Moment, Duration)>>);
+
+impl Steps {
+    /// The first step, or the next one that counts, begins.
+    pub(super) fn begin(&self) {
+        self.0.lock().0 = now();
+    }
+
+    /// A step is done, and the next one begins.
+    pub(super) fn next(&self) {
+        let (began, longest) = &mut *self.0.lock();
+        *longest = now().since(*began).max(*longest);
+        *began = now();
+    }
+}
+
+/// Shows something about waiters that are offered a lock, each time with a new name. A failure counts as one unless a step took longer than an offer lasts.
+pub(super) async fn unless_slow(
+    ground: &Ground,
+    mut shown: impl AsyncFnMut(String, Steps) -> Result<(), String>,
+) {
+    const TRIES: usize = 10;
+    for nth in 0..TRIES {
+        let steps = Steps(Arc::new(Mutex::new((now(), Duration::ZERO))));
+        let Err(failure) = shown(ground.name(&format!("try{nth}")), steps.clone()).await else {
+            return;
+        };
+        steps.next();
+        let longest = steps.0.lock().1;
+        assert!(
+            longest > OFFER,
+            "{failure}, although no step took longer than {longest:?}"
+        );
+    }
+    panic!("a step took longer than {OFFER:?} in each of {TRIES} tries");
 }
 
 pub(super) async fn pause(millis: u64) {

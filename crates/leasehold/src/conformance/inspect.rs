@@ -20,17 +20,17 @@ theme! { inspect:
 async fn holders_are_shown(ground: Ground) {
     let (locks, other) = (ground.locks().await, ground.locks().await);
     let name = ground.name("x");
-    let request = locks.lock(&name).ttl(ms(60_000)).owner("cook \u{1f512}");
+    let request = locks.lock(&name).ttl(ms(60_000)).label("cook \u{1f512}");
     let lease = request.reason("supper 'n \"more\"").acquire().await;
     let lease = lease.unwrap();
     pause(200).await;
-    let shown = other.show(&name).await.unwrap();
+    let shown = other.inspect(&name).await.unwrap();
     assert_eq!(shown.waiters, []);
     let [holder] = shown.holders.as_slice() else {
         panic!("one holder: {shown:?}");
     };
     let this = Claimant::this_process();
-    assert_eq!(holder.claimant.owner, "cook \u{1f512}");
+    assert_eq!(holder.claimant.label, "cook \u{1f512}");
     assert_eq!(holder.claimant.host, this.host);
     assert_eq!(holder.claimant.pid, this.pid);
     assert_eq!(holder.reason.as_deref(), Some("supper 'n \"more\""));
@@ -49,17 +49,17 @@ async fn holders_are_shown(ground: Ground) {
 async fn waiters_are_shown(ground: Ground) {
     let locks = ground.locks().await;
     let name = ground.name("x");
-    let request = locks.lock(&name).ttl(LONG).owner("first");
+    let request = locks.lock(&name).ttl(LONG).label("first");
     let lease = request.acquire().await.unwrap();
     let mut waiters = tokio::task::JoinSet::new();
     for (nth, owner) in ["second", "third"].into_iter().enumerate() {
         let request = locks.lock(&name).ttl(LONG).wait_forever();
-        waiters.spawn(request.owner(owner).reason("my turn").acquire());
+        waiters.spawn(request.label(owner).reason("my turn").acquire());
         ground.until_queued(&locks, &name, nth + 1).await;
     }
     pause(200).await;
-    let shown = locks.show(&name).await.unwrap();
-    let owners: Vec<_> = shown.waiters.iter().map(|w| &*w.claimant.owner).collect();
+    let shown = locks.inspect(&name).await.unwrap();
+    let owners: Vec<_> = shown.waiters.iter().map(|w| &*w.claimant.label).collect();
     assert_eq!(owners, ["second", "third"]);
     for waiter in &shown.waiters {
         assert_eq!(waiter.claimant.pid, std::process::id());
@@ -77,11 +77,11 @@ async fn all_readers_are_shown(ground: Ground) {
     let name = ground.name("x");
     let mut leases = Vec::new();
     for owner in ["a", "b", "c"] {
-        let request = locks.lock(&name).ttl(LONG).owner(owner).shared();
+        let request = locks.lock(&name).ttl(LONG).label(owner).shared();
         leases.push(request.acquire().await.unwrap());
     }
-    let shown = locks.show(&name).await.unwrap();
-    let owners: Vec<_> = shown.holders.iter().map(|h| &*h.claimant.owner).collect();
+    let shown = locks.inspect(&name).await.unwrap();
+    let owners: Vec<_> = shown.holders.iter().map(|h| &*h.claimant.label).collect();
     assert_eq!(owners, ["a", "b", "c"], "the longest first");
     assert!(shown.holders.iter().all(|h| h.mode == Mode::Shared));
     let writer = locks.lock(&name).try_acquire().await.unwrap();
@@ -159,7 +159,7 @@ async fn a_released_lock_is_gone(ground: Ground) {
     assert_eq!(names(&locks, &ground).await, ["x"]);
     lease.release().await.unwrap();
     assert!(names(&locks, &ground).await.is_empty());
-    assert_eq!(locks.show(&name).await.unwrap().holders, []);
+    assert_eq!(locks.inspect(&name).await.unwrap().holders, []);
 }
 
 async fn an_expired_lock_is_gone(ground: Ground) {
@@ -171,5 +171,5 @@ async fn an_expired_lock_is_gone(ground: Ground) {
             names(&locks, &ground).await.is_empty()
         })
         .await;
-    assert_eq!(locks.show(&name).await.unwrap().holders, []);
+    assert_eq!(locks.inspect(&name).await.unwrap().holders, []);
 }

@@ -1,4 +1,4 @@
-//! A holder hears of it when the lock can no longer be relied on, before anyone else can have it.
+//! A holder is notified when the lock can no longer be relied on, before anyone else can have it.
 
 use std::sync::Arc;
 
@@ -6,17 +6,20 @@ use super::Ground;
 use super::case::theme;
 use super::child::{Report, Task};
 use super::faulty::{Fault, Faulty};
-use super::ground::{LONG, claim, is_refused, ms, now, pause};
-use crate::engine::LossReason;
-use crate::lease::LeaseState;
+use super::ground::{LONG, claim, grant, is_refused, ms, now, pause};
+use crate::claim::Claim;
+use crate::engine::{LossReason, Renew, Renewal};
+use crate::hold::LeaseState;
 use crate::locks::Locks;
+use crate::name::LockName;
 
 theme! { loss:
     a_broken_lock_is_signalled [] caught by [RenewAlwaysSaysRenewed, BreakDoesNothing];
+    one_id_on_two_locks_is_lost_on_one [] caught by [RenewAlwaysSaysRenewed, RenewSaysLost];
     an_ended_session_is_signalled [] caught by [RenewAlwaysSaysRenewed, BreakDoesNothing];
     renewals_that_hang_are_signalled_in_time [] caught by [ExpiresEarly, NeverExpires];
     renewals_that_fail_are_signalled_in_time [] caught by [ExpiresEarly, NeverExpires];
-    a_renewal_that_works_again_ends_the_doubt [] caught by [RenewSaysLost, RenewReleases];
+    a_renewal_that_works_again_ends_uncertainty [] caught by [RenewSaysLost, RenewReleases];
     failing_renewals_never_release [] caught by [ExpiresEarly];
     work_is_dropped_when_the_lock_is_lost [] caught by [RenewAlwaysSaysRenewed];
     a_stopped_process_sees_the_truth [Processes] caught by [TokensFall];
@@ -28,12 +31,36 @@ async fn a_broken_lock_is_signalled(ground: Ground) {
     let name = ground.name("x");
     let lease = locks.lock(&name).ttl(ms(900)).acquire().await.unwrap();
     assert_eq!(lease.state(), LeaseState::Held);
-    operator.break_lock(&name).await.unwrap();
+    operator.force_release(&name).await.unwrap();
     let reason = ground.soon("the loss is signalled", lease.lost()).await;
     assert_ne!(reason, LossReason::Released);
     assert_eq!(lease.state(), LeaseState::Lost(reason));
     assert!(!lease.is_valid());
     assert!(lease.renew().await.is_err());
+}
+
+/// Nobody should; but whoever uses an id twice must not be told that it holds what another has.
+async fn one_id_on_two_locks_is_lost_on_one(ground: Ground) {
+    let (engine, other) = (ground.engine().await, ground.engine().await);
+    let first = claim(&ground.name("x"), LONG);
+    let second = Claim {
+        name: LockName::new(ground.name("y")).unwrap(),
+        ..first.clone()
+    };
+    grant(&*engine, &first).await;
+    let held = grant(&*engine, &second).await;
+    other.force_release(&first.name).await.unwrap();
+    grant(&*other, &claim(first.name.as_str(), LONG)).await;
+    let both = [Renew::new(&first), Renew::new(&second)];
+    let renewed = engine.renew(&both).await;
+    assert!(matches!(&renewed[0], Ok(Renewal::Lost(_))), "{renewed:?}");
+    let Ok(Renewal::Renewed(renewed)) = &renewed[1] else {
+        panic!("the second: {renewed:?}");
+    };
+    assert_eq!(renewed.token, held.token);
+    for claim in [&first, &second] {
+        engine.release(claim).await.unwrap();
+    }
 }
 
 async fn an_ended_session_is_signalled(ground: Ground) {
@@ -46,7 +73,7 @@ async fn an_ended_session_is_signalled(ground: Ground) {
     ground.until_queued(&locks, &name, 1).await;
     if !ground.fixture().sever(&engine).await {
         // Without sessions, what comes nearest: the store forgets the claim.
-        other.break_lock(&name).await.unwrap();
+        other.force_release(&name).await.unwrap();
     }
     ground.soon("the loss is signalled", lease.lost()).await;
     assert!(!lease.is_valid());
@@ -76,8 +103,8 @@ async fn in_time(ground: Ground, fault: Fault) {
         (now(), view.is_valid(), lease)
     });
     ground
-        .until("doubt, while validity still runs", async || {
-            assert!(lease.is_valid(), "lost before there was any doubt");
+        .until("uncertain, while validity still runs", async || {
+            assert!(lease.is_valid(), "lost before it was uncertain");
             lease.state() == LeaseState::Uncertain
         })
         .await;
@@ -101,18 +128,18 @@ async fn in_time(ground: Ground, fault: Fault) {
     next.release().await.unwrap();
 }
 
-async fn a_renewal_that_works_again_ends_the_doubt(ground: Ground) {
+async fn a_renewal_that_works_again_ends_uncertainty(ground: Ground) {
     let faulty = Faulty::new(ground.engine().await);
     let locks = Locks::new(faulty.clone());
     let lease = locks.lock(ground.name("x")).ttl(ms(3000));
     let lease = lease.acquire().await.unwrap();
     faulty.set(Fault::RenewalsFail);
     ground
-        .until("doubt", async || lease.state() == LeaseState::Uncertain)
+        .until("uncertain", async || lease.state() == LeaseState::Uncertain)
         .await;
     faulty.set(Fault::None);
     ground
-        .until("no more doubt", async || lease.state() == LeaseState::Held)
+        .until("held again", async || lease.state() == LeaseState::Held)
         .await;
     lease.release().await.unwrap();
 }
@@ -141,7 +168,7 @@ async fn work_is_dropped_when_the_lock_is_lost(ground: Ground) {
         std::future::pending::<()>().await
     }));
     ground.soon("the work starts", running).await.unwrap();
-    operator.break_lock(&name).await.unwrap();
+    operator.force_release(&name).await.unwrap();
     let ended = ground.soon("the work is dropped", work).await.unwrap();
     assert_eq!(ended.unwrap_err().kind(), crate::ErrorKind::LeaseLost);
 }
@@ -162,10 +189,10 @@ async fn a_stopped_process_sees_the_truth(ground: Ground) {
     // However long it took to enter here, the child has stood still for longer than its TTL.
     pause(1100).await;
     child.go_on();
-    let mut heard = [child.report().await, child.report().await];
-    heard.sort_by_key(|report| *report == Report::Lost);
+    let mut reports = [child.report().await, child.report().await];
+    reports.sort_by_key(|report| *report == Report::Lost);
     let still_valid = false;
-    assert_eq!(heard, [Report::StoodStill { still_valid }, Report::Lost]);
+    assert_eq!(reports, [Report::StoodStill { still_valid }, Report::Lost]);
     assert!(next.is_valid());
 }
 

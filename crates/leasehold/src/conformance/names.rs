@@ -176,7 +176,7 @@ async fn each_is_shown_as_it_is(ground: Ground) {
         held.push(grant(&**locks.engine(), &claim).await.token);
     }
     for (name, token) in names.iter().zip(held) {
-        let shown = locks.show(name).await.unwrap();
+        let shown = locks.inspect(name).await.unwrap();
         assert_eq!(shown.name.as_str(), name);
         assert_eq!(shown.holders.len(), 1, "{name:?}");
         assert_eq!(shown.holders[0].token, token, "{name:?}");
@@ -194,7 +194,7 @@ async fn breaking_one_leaves_the_others(ground: Ground) {
     }
     for (nth, rest) in rests.iter().enumerate() {
         let name = LockName::new(ground.name(rest)).unwrap();
-        engine.break_lock(&name).await.unwrap();
+        engine.force_release(&name).await.unwrap();
         for other in &rests[nth + 1..] {
             let other = claim(&ground.name(other), LONG);
             assert!(

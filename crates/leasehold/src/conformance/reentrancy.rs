@@ -16,7 +16,7 @@ theme! { reentrancy:
 }
 
 async fn the_same_owner_enters_again(ground: Ground) {
-    let locks = ground.locks().await.owner("one").unwrap();
+    let locks = ground.locks().await.reentrant("one").unwrap();
     let other = ground.engine().await;
     let name = ground.name("x");
     let earlier = locks.lock(&name).ttl(LONG).acquire().await.unwrap();
@@ -38,7 +38,7 @@ async fn the_same_owner_enters_again(ground: Ground) {
 }
 
 async fn tasks_of_one_owner_join(ground: Ground) {
-    let locks = ground.locks().await.owner("one").unwrap();
+    let locks = ground.locks().await.reentrant("one").unwrap();
     let other = ground.locks().await;
     let name = ground.name("x");
     let request = || locks.lock(&name).ttl(LONG).acquire();
@@ -55,7 +55,10 @@ async fn tasks_of_one_owner_join(ground: Ground) {
 
 async fn different_owners_exclude_each_other(ground: Ground) {
     let locks = ground.locks().await;
-    let (one, two) = (locks.owner("same").unwrap(), locks.owner("same").unwrap());
+    let (one, two) = (
+        locks.reentrant("same").unwrap(),
+        locks.reentrant("same").unwrap(),
+    );
     let name = ground.name("x");
     let lease = one.lock(&name).ttl(LONG).acquire().await.unwrap();
     assert!(two.lock(&name).try_acquire().await.unwrap().is_none());
@@ -69,13 +72,13 @@ async fn a_handle_without_owner_is_not_reentrant(ground: Ground) {
     let lease = locks.lock(&name).ttl(LONG).acquire().await.unwrap();
     let again = locks.lock(&name).wait(ms(50)).acquire().await;
     assert_eq!(again.unwrap_err().kind(), ErrorKind::TimedOut);
-    let again = locks.lock(&name).owner("a label").try_acquire().await;
+    let again = locks.lock(&name).label("a label").try_acquire().await;
     assert!(again.unwrap().is_none());
     lease.release().await.unwrap();
 }
 
 async fn a_writer_may_read_as_well(ground: Ground) {
-    let locks = ground.locks().await.owner("one").unwrap();
+    let locks = ground.locks().await.reentrant("one").unwrap();
     let other = ground.engine().await;
     let name = ground.name("x");
     let writer = locks.lock(&name).ttl(LONG).acquire().await.unwrap();
@@ -88,7 +91,7 @@ async fn a_writer_may_read_as_well(ground: Ground) {
 }
 
 async fn a_reader_cannot_become_the_writer(ground: Ground) {
-    let locks = ground.locks().await.owner("one").unwrap();
+    let locks = ground.locks().await.reentrant("one").unwrap();
     let other = ground.engine().await;
     let name = ground.name("x");
     let reader = locks.lock(&name).ttl(LONG).shared();
@@ -103,10 +106,10 @@ async fn a_reader_cannot_become_the_writer(ground: Ground) {
 }
 
 async fn an_owner_that_lost_the_lock_asks_anew(ground: Ground) {
-    let locks = ground.locks().await.owner("one").unwrap();
+    let locks = ground.locks().await.reentrant("one").unwrap();
     let name = ground.name("x");
     let lost = locks.lock(&name).ttl(ms(600)).acquire().await.unwrap();
-    locks.break_lock(&name).await.unwrap();
+    locks.force_release(&name).await.unwrap();
     ground.soon("the loss is signalled", lost.lost()).await;
     let lease = locks.lock(&name).ttl(LONG).acquire().await.unwrap();
     assert!(lease.token() > lost.token());

@@ -2,7 +2,7 @@
 
 use super::Ground;
 use super::case::theme;
-use super::ground::{LONG, claim, grant, is_refused, ms, pause, queueing};
+use super::ground::{LONG, claim, grant, is_refused, ms, pause, queueing, unless_slow};
 use crate::engine::Released;
 
 theme! { release:
@@ -68,7 +68,7 @@ async fn of_a_lost_lease_is_a_value(ground: Ground) {
     let locks = ground.locks().await;
     let name = ground.name("x");
     let lease = locks.lock(&name).ttl(LONG).acquire().await.unwrap();
-    locks.break_lock(&name).await.unwrap();
+    locks.force_release(&name).await.unwrap();
     let next = locks.lock(&name).ttl(LONG).acquire().await.unwrap();
     assert_eq!(lease.release().await.unwrap(), Released::WasNotHeld);
     assert!(locks.lock(&name).try_acquire().await.unwrap().is_none());
@@ -82,9 +82,9 @@ async fn gives_up_a_place_in_the_queue(ground: Ground) {
     let lease = locks.lock(&name).ttl(LONG).acquire().await.unwrap();
     let waiter = queueing(&name, LONG);
     assert!(is_refused(&*engine, &waiter).await);
-    assert_eq!(locks.show(&name).await.unwrap().waiters.len(), 1);
+    assert_eq!(locks.inspect(&name).await.unwrap().waiters.len(), 1);
     assert_eq!(engine.release(&waiter).await.unwrap(), Released::WasNotHeld);
-    assert_eq!(locks.show(&name).await.unwrap().waiters, []);
+    assert_eq!(locks.inspect(&name).await.unwrap().waiters, []);
     lease.release().await.unwrap();
     grant(&*engine, &claim(&name, LONG)).await;
 }
@@ -104,7 +104,7 @@ async fn by_dropping_the_lease(ground: Ground) {
     pause(50).await;
     drop(lease);
     let next = ground.soon("the dropped lease is released", waiter).await;
-    // The handle goes too, while the release of its last lease is still an errand.
+    // The handle goes too, while the release of its last lease is still to be done.
     drop(next.unwrap().unwrap());
     drop(other);
     let again = locks.lock(&name).ttl(LONG).wait_forever().acquire();
@@ -117,7 +117,7 @@ async fn breaking_frees_the_lock(ground: Ground) {
     let name = ground.name("x");
     let held = claim(&name, LONG);
     grant(&*holder, &held).await;
-    let broken = operator.break_lock(&held.name).await.unwrap();
+    let broken = operator.force_release(&held.name).await.unwrap();
     assert_eq!(broken, Released::Yes);
     grant(&*operator, &claim(&name, LONG)).await;
     assert_eq!(holder.release(&held).await.unwrap(), Released::WasNotHeld);
@@ -125,28 +125,34 @@ async fn breaking_frees_the_lock(ground: Ground) {
 
 async fn breaking_a_free_lock_is_a_value(ground: Ground) {
     let locks = ground.locks().await;
-    let broken = locks.break_lock(ground.name("x")).await.unwrap();
+    let broken = locks.force_release(ground.name("x")).await.unwrap();
     assert_eq!(broken, Released::WasNotHeld);
 }
 
 async fn breaking_leaves_the_queue(ground: Ground) {
     let (holder, operator) = (ground.locks().await, ground.locks().await);
-    let name = ground.name("x");
-    let _lease = holder.lock(&name).ttl(LONG).acquire().await.unwrap();
-    let mut waiters = Vec::new();
-    for nth in 0..2 {
-        let locks = ground.locks().await;
-        let request = locks.lock(&name).ttl(LONG).wait_forever();
-        waiters.push(tokio::spawn(request.acquire()));
-        ground.until_queued(&operator, &name, nth + 1).await;
-    }
-    let second = waiters.pop().unwrap();
-    let first = waiters.pop().unwrap();
-    operator.break_lock(&name).await.unwrap();
-    let lease = ground.soon("the first waiter enters", first).await;
-    let info = operator.show(&name).await.unwrap();
-    assert_eq!((info.holders.len(), info.waiters.len()), (1, 1));
-    lease.unwrap().unwrap().release().await.unwrap();
-    let lease = ground.soon("the second waiter enters", second).await;
-    lease.unwrap().unwrap().release().await.unwrap();
+    unless_slow(&ground, async |name, steps| {
+        let _lease = holder.lock(&name).ttl(LONG).acquire().await.unwrap();
+        let mut waiters = Vec::new();
+        for nth in 0..2 {
+            let locks = ground.locks().await;
+            let request = locks.lock(&name).ttl(LONG).wait_forever();
+            waiters.push(tokio::spawn(request.acquire()));
+            ground.until_queued(&operator, &name, nth + 1).await;
+        }
+        let second = waiters.pop().unwrap();
+        let first = waiters.pop().unwrap();
+        steps.begin();
+        operator.force_release(&name).await.unwrap();
+        let lease = ground.soon("the first waiter enters", first).await;
+        let info = operator.inspect(&name).await.unwrap();
+        if (info.holders.len(), info.waiters.len()) != (1, 1) {
+            return Err(format!("one holds it, and one waits: {info:?}"));
+        }
+        lease.unwrap().unwrap().release().await.unwrap();
+        let lease = ground.soon("the second waiter enters", second).await;
+        lease.unwrap().unwrap().release().await.unwrap();
+        Ok(())
+    })
+    .await;
 }

@@ -4,27 +4,28 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::str::FromStr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 
 use super::broken_records::BrokenRecords;
 use crate::claim::{Claim, ClaimId, Mode, Ttl};
-use crate::clock::Clock;
 use crate::engine::{
-    Attempt, Capabilities, Contention, Engine, Grant, LockInfo, LossReason, Query, Released, Renew,
+    About, Attempt, Contention, Engine, Grant, LockInfo, LossReason, Query, Released, Renew,
     Renewal, WaiterInfo, Wake,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::GuardedStore;
 use crate::name::LockName;
+use crate::sync::Mutex;
 use crate::token::{FencingToken, wall_clock_micros};
 
 macro_rules! saboteurs {
     ($($(#[doc = $what:literal])* $name:ident,)*) => {
         /// A way of being broken.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
         pub enum Saboteur {
             $($(#[doc = $what])* $name,)*
         }
@@ -49,9 +50,11 @@ saboteurs! {
     GrantsSometimes,
     /// A second attempt of a holder gets another token.
     GrantsAnew,
+    /// A claim keeps the mode that it asked for first, and is told that it has the last.
+    KeepsTheFirstMode,
     /// Whoever does not want to queue is queued all the same.
     QueuesEverybody,
-    /// Each attempt of a waiter takes another place.
+    /// Each attempt of a waiter takes another position.
     QueuesAnew,
     /// The queue is for show: whoever comes at the right moment gets the lock.
     HasNoQueue,
@@ -63,7 +66,7 @@ saboteurs! {
     ReleaseFailsIfNotHeld,
     /// A release says that it was held, whatever was the case.
     ReleaseAlwaysSaysYes,
-    /// A release leaves the place in the queue.
+    /// A release leaves the queue entry.
     ReleaseLeavesGhosts,
     /// Breaking does nothing, and says that it did.
     BreakDoesNothing,
@@ -87,6 +90,10 @@ saboteurs! {
     RenewSaysLost,
     /// A renewal releases the lock.
     RenewReleases,
+    /// A renewal for less than the time left shortens the lock.
+    RenewShortens,
+    /// A renewal never shortens the lock, not even the last one of `hold_at_least`.
+    RenewNeverShortens,
     /// Validity is counted from when the reply arrives.
     CountsFromTheReply,
     /// Waiters are not woken.
@@ -151,6 +158,20 @@ saboteurs! {
     RecordsIgnoreLocks,
     /// Upper and lower case are the same in keys.
     RecordsMixUpKeys,
+    /// What recipes and fences keep is under keys that users can have too.
+    RecordsAreReachable,
+    /// A deletion does nothing, and says that it did.
+    DeletionsDoNothing,
+    /// With a record its token is forgotten.
+    DeletionsForgetTokens,
+    /// What was deleted cannot be written anew.
+    DeletionsAreForEver,
+    /// The versions of a record that was deleted begin with 1 again.
+    VersionsComeBack,
+    /// Whatever its lifetime, a record stays.
+    LifetimesNeverEnd,
+    /// A later write does not change the lifetime.
+    LifetimesStick,
 }
 
 impl fmt::Display for Saboteur {
@@ -184,6 +205,7 @@ pub struct Memory(Mutex<Remembered>);
 struct Remembered {
     granted: HashSet<ClaimId>,
     queued: HashMap<ClaimId, Claim>,
+    modes: HashMap<ClaimId, Mode>,
     first_token: Option<u64>,
     readers: HashMap<LockName, FencingToken>,
 }
@@ -194,10 +216,6 @@ impl Sabotaged {
     /// Breaks an engine. Clients of one store share what they remember.
     pub fn new(inner: Arc<dyn Engine>, how: Saboteur, memory: Arc<Memory>) -> Self {
         Self { inner, how, memory }
-    }
-
-    fn memory(&self) -> MutexGuard<'_, Remembered> {
-        self.memory.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn bend_name(&self, name: &LockName) -> LockName {
@@ -229,6 +247,10 @@ impl Sabotaged {
                 bent.ttl = Ttl::new(claim.ttl.get() / 2).unwrap_or(claim.ttl);
             }
             (Is::NeverExpires, _) => bent.ttl = Ttl::MAX,
+            (Is::KeepsTheFirstMode, mode) => {
+                let mut memory = self.memory.0.lock();
+                bent.mode = *memory.modes.entry(claim.id).or_insert(mode);
+            }
             (Is::HasNoQueue, _) => bent.queues = false,
             (Is::QueuesEverybody, _) => bent.queues = true,
             (Is::SharedIsExclusive, Mode::Shared) => bent.mode = Mode::Exclusive,
@@ -244,11 +266,11 @@ impl Sabotaged {
             Is::TokensRepeat => 1,
             Is::TokensFall => FencingToken::MAX.get() - token.get(),
             Is::TokensRestart => {
-                let first = *self.memory().first_token.get_or_insert(token.get());
+                let first = *self.memory.0.lock().first_token.get_or_insert(token.get());
                 token.get() - first + 1
             }
             Is::ReadersShareAToken if claim.mode == Mode::Shared => {
-                let mut memory = self.memory();
+                let mut memory = self.memory.0.lock();
                 let first = memory.readers.entry(claim.name.clone()).or_insert(token);
                 first.get()
             }
@@ -260,7 +282,7 @@ impl Sabotaged {
     fn bend_grant(&self, claim: &Claim, grant: Grant) -> Grant {
         let valid_until = match self.how {
             Is::ExpiresEarly | Is::CountsFromTheReply => {
-                self.inner.clock().now() + claim.ttl.validity()
+                self.inner.about().clock.now() + claim.ttl.validity()
             }
             Is::NeverExpires => grant.valid_until - (Ttl::MAX.validity() - claim.ttl.validity()),
             _ => grant.valid_until,
@@ -275,14 +297,14 @@ impl Sabotaged {
         let now = FencingToken::new(wall_clock_micros()).unwrap_or(FencingToken::MAX);
         Grant {
             token: token.unwrap_or(now),
-            valid_until: self.inner.clock().now() + claim.ttl.validity(),
+            valid_until: self.inner.about().clock.now() + claim.ttl.validity(),
         }
     }
 
     fn granted(&self, claim: &Claim, grant: Grant) -> Grant {
         let mut grant = self.bend_grant(claim, grant);
         let first = {
-            let mut memory = self.memory();
+            let mut memory = self.memory.0.lock();
             memory.queued.remove(&claim.id);
             memory.granted.insert(claim.id)
         };
@@ -308,23 +330,11 @@ fn waiter(claim: &Claim) -> WaiterInfo {
 
 #[async_trait]
 impl Engine for Sabotaged {
-    fn scheme(&self) -> &'static str {
-        self.inner.scheme()
-    }
-
-    fn location(&self) -> String {
-        self.inner.location()
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        let mut able = self.inner.capabilities();
-        able.shared &= !self.lacks_modes();
-        able.permits &= !self.lacks_modes();
-        able
-    }
-
-    fn clock(&self) -> Clock {
-        self.inner.clock()
+    fn about(&self) -> About {
+        let mut about = self.inner.about();
+        about.capabilities.shared &= !self.lacks_modes();
+        about.capabilities.permits &= !self.lacks_modes();
+        about
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt> {
@@ -334,7 +344,7 @@ impl Engine for Sabotaged {
         if self.how == Is::CountsFromTheReply {
             tokio::time::sleep(Duration::from_millis(60)).await;
         }
-        let queued = self.memory().queued.contains_key(&claim.id);
+        let queued = self.memory.0.lock().queued.contains_key(&claim.id);
         if self.how == Is::QueuesAnew && queued {
             let id = ClaimId::random()?;
             let another = Claim {
@@ -357,7 +367,7 @@ impl Engine for Sabotaged {
             return Ok(Attempt::Granted(self.invented(claim, None)));
         }
         if claim.queues {
-            self.memory().queued.insert(claim.id, claim.clone());
+            self.memory.0.lock().queued.insert(claim.id, claim.clone());
         }
         Ok(Attempt::Held(Contention {
             look_again_in: match self.how {
@@ -368,11 +378,11 @@ impl Engine for Sabotaged {
         }))
     }
 
-    async fn wait(&self, claim: &Claim, seen: &Contention) -> Result<Wake> {
+    async fn wait(&self, claim: &Claim) -> Result<Wake> {
         if matches!(self.how, Is::NeverWakes | Is::HasNoQueue) {
             return std::future::pending().await;
         }
-        Ok(match self.inner.wait(&self.bend(claim), seen).await? {
+        Ok(match self.inner.wait(&self.bend(claim)).await? {
             Wake::Granted(grant) => Wake::Granted(self.granted(claim, grant)),
             Wake::Retry => Wake::Retry,
         })
@@ -380,12 +390,22 @@ impl Engine for Sabotaged {
 
     async fn renew(&self, held: &[Renew<'_>]) -> Vec<Result<Renewal>> {
         let mut answers = Vec::new();
-        for Renew { claim, token } in held {
+        for Renew {
+            claim,
+            token,
+            shorten,
+        } in held
+        {
             let bent = self.bend(claim);
             let renew = Renew {
                 claim: &bent,
-                // The token that the store knows is the one it gave, not the one that was told.
+                // The token that the store knows is the one it gave, not the one that was returned.
                 token: None,
+                shorten: match self.how {
+                    Is::RenewShortens => true,
+                    Is::RenewNeverShortens => false,
+                    _ => *shorten,
+                },
             };
             match self.how {
                 Is::RenewDoesNothing => {
@@ -426,7 +446,7 @@ impl Engine for Sabotaged {
 
     async fn release(&self, claim: &Claim) -> Result<Released> {
         let was_granted = {
-            let mut memory = self.memory();
+            let mut memory = self.memory.0.lock();
             memory.queued.remove(&claim.id);
             memory.granted.remove(&claim.id)
         };
@@ -439,7 +459,7 @@ impl Engine for Sabotaged {
         let released = self.inner.release(&bent).await?;
         match (self.how, released) {
             (Is::ReleaseFreesAnybodys, Released::WasNotHeld) => {
-                self.inner.break_lock(&bent.name).await
+                self.inner.force_release(&bent.name).await
             }
             (Is::ReleaseFailsIfNotHeld, Released::WasNotHeld) => {
                 Err(Error::new(ErrorKind::Unexpected, "there is no such claim"))
@@ -473,12 +493,12 @@ impl Engine for Sabotaged {
         Some(Arc::new(BrokenRecords::new(records, self.how)))
     }
 
-    async fn break_lock(&self, name: &LockName) -> Result<Released> {
+    async fn force_release(&self, name: &LockName) -> Result<Released> {
         if self.how == Is::BreakDoesNothing {
             return Ok(Released::Yes);
         }
         if self.how == Is::BreakDropsWaiters {
-            let queued: Vec<_> = self.memory().queued.values().cloned().collect();
+            let queued: Vec<_> = self.memory.0.lock().queued.values().cloned().collect();
             for claim in queued.iter().filter(|claim| claim.name == *name) {
                 self.inner.release(claim).await?;
             }
@@ -487,10 +507,10 @@ impl Engine for Sabotaged {
         if let (Is::BreakMatchesPatterns, Some(end)) = (self.how, end) {
             let query = Query::Prefix(name.as_str()[..end].to_owned());
             for lock in self.inner.inspect(&query).await? {
-                self.inner.break_lock(&lock.name).await?;
+                self.inner.force_release(&lock.name).await?;
             }
         }
-        let broken = self.inner.break_lock(&self.bend_name(name)).await?;
+        let broken = self.inner.force_release(&self.bend_name(name)).await?;
         Ok(match self.how {
             Is::BreakAlwaysSaysYes => Released::Yes,
             _ => broken,
@@ -507,7 +527,7 @@ impl Sabotaged {
                 Is::InspectForgetsReasons => holder.reason = None,
                 Is::InspectKnowsNoAges => holder.held_for = Duration::ZERO,
                 Is::InspectShowsClaimIds => {
-                    let ids = self.memory().granted.clone();
+                    let ids = self.memory.0.lock().granted.clone();
                     let ids: Vec<_> = ids.iter().map(ClaimId::reveal).collect();
                     holder.reason = Some(ids.join(" "));
                 }
@@ -524,7 +544,7 @@ impl Sabotaged {
         match self.how {
             Is::InspectMissesWaiters => lock.waiters.clear(),
             Is::HasNoQueue => {
-                let memory = self.memory();
+                let memory = self.memory.0.lock();
                 let queued = memory.queued.values().filter(|c| c.name == lock.name);
                 lock.waiters = queued.map(waiter).collect();
             }

@@ -62,7 +62,7 @@ async fn grow_across_break(ground: Ground) {
     let name = ground.name("x");
     let first = claim(&name, LONG);
     let before = grant(&*engine, &first).await.token;
-    engine.break_lock(&first.name).await.unwrap();
+    engine.force_release(&first.name).await.unwrap();
     let after = grant(&*engine, &claim(&name, LONG)).await.token;
     assert!(after > before);
 }
@@ -113,8 +113,9 @@ async fn a_held_lock_survives_a_restart(ground: Ground) {
     let lease = lease.expect("the claim is still known");
     assert_eq!(lease.token(), token);
     lease.release().await.unwrap();
-    let next = grant(&**locks.engine(), &claim(&name, LONG)).await;
-    assert!(next.token > token);
+    // An engine may keep it for a moment: the release could be a repetition of one that the restart has lost.
+    let next = locks.lock(&name).ttl(LONG).acquire().await.unwrap();
+    assert!(next.token() > token);
 }
 
 async fn each_reader_has_its_own(ground: Ground) {

@@ -13,9 +13,9 @@ use self::worker::{Haunt, TTL};
 use super::Ground;
 use super::child::{Child, Report, Task};
 use super::ground::{ms, now};
-use super::history::Event;
 use crate::clock::Moment;
 use crate::engine::{Capabilities, Expiry};
+use crate::torture::history::Event;
 
 const PROCESSES: usize = 6;
 
@@ -26,7 +26,7 @@ const ONE_INSIDE: usize = 4;
 /// How much longer than a dead holder's claim stands its lock may stand still on a loaded machine.
 const LOADED: Duration = ms(2500);
 
-/// How long until the next one dies. Where a dead waiter keeps its place for as long as a session, most must live longer than
+/// How long until the next one dies. Where a dead waiter keeps its queue entry for as long as a session, most must live longer than
 /// that, or nobody ever comes in.
 fn until_the_next_kill(able: &Capabilities) -> Duration {
     ms(match able.expiry {
@@ -54,7 +54,7 @@ pub(super) async fn processes_killed_at_random_break_nothing(ground: Ground) {
     for haunt in &haunts {
         std::fs::write(&haunt.file, "").unwrap();
     }
-    let length = asked_for().unwrap_or(ground.patience() / 4);
+    let length = asked_for().unwrap_or((ground.patience() / 4).min(ms(5000)));
     let record = torment(&ground, &haunts, length).await;
     println!(
         "{}, killed at random for {length:?}: {record}",
@@ -71,7 +71,7 @@ pub(super) async fn processes_killed_at_random_break_nothing(ground: Ground) {
 }
 
 async fn torment(ground: &Ground, haunts: &[Haunt; 2], length: Duration) -> Record {
-    let able = ground.engine().await.capabilities();
+    let able = ground.engine().await.about().capabilities;
     let mut record = Record::default();
     let mut victims = Vec::new();
     for _ in 0..PROCESSES {
@@ -102,7 +102,7 @@ async fn nothing_is_left_of(ground: &Ground, lock: &str, longest: Duration) {
     free.expect("free after the TTL").release().await.unwrap();
     ground
         .until("nobody holds or waits", async || {
-            let left = locks.show(lock).await.unwrap();
+            let left = locks.inspect(lock).await.unwrap();
             left.holders.is_empty() && left.waiters.is_empty()
         })
         .await;
@@ -116,7 +116,7 @@ enum Death {
     Inside,
 }
 
-/// A process that is heard out until it is killed.
+/// A process whose reports are read until it is killed.
 struct Victim {
     /// Dropped, it kills too.
     die: oneshot::Sender<Death>,
@@ -137,7 +137,7 @@ impl Victim {
     }
 }
 
-async fn hear(child: &mut Child, reports: &mut Vec<Report>) {
+async fn read_reports(child: &mut Child, reports: &mut Vec<Report>) {
     match child.next_report().await {
         Some(report) => reports.push(report),
         None => panic!("a process ended by itself after {:?}", reports.last()),
@@ -149,13 +149,13 @@ async fn live(mut child: Child, mut die: oneshot::Receiver<Death>) -> Life {
     let when = loop {
         tokio::select! {
             when = &mut die => break when.unwrap_or(Death::Now),
-            () = hear(&mut child, &mut reports) => {}
+            () = read_reports(&mut child, &mut reports) => {}
         }
     };
     if when == Death::Inside {
         let entered = async {
             while !matches!(reports.last(), Some(Report::Happened(Event::Enter { .. }))) {
-                hear(&mut child, &mut reports).await;
+                read_reports(&mut child, &mut reports).await;
             }
         };
         let _ = tokio::time::timeout(BEFORE_LONG, entered).await;

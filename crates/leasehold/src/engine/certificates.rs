@@ -1,18 +1,15 @@
 //! The files that a URL names for TLS.
 
 use crate::error::{Error, ErrorKind, Result};
-#[cfg(any(feature = "etcd", feature = "zookeeper-tls"))]
 use crate::url::EngineUrl;
 
 /// What is in them.
-#[cfg(any(feature = "etcd", feature = "zookeeper-tls"))]
 pub(crate) struct Certificates {
     pub(crate) ca: Option<Vec<u8>>,
     /// Our certificate and its key.
     pub(crate) identity: Option<(Vec<u8>, Vec<u8>)>,
 }
 
-#[cfg(any(feature = "etcd", feature = "zookeeper-tls"))]
 impl Certificates {
     /// By the options `ca`, `cert` and `key` of a URL with this scheme; `None` for any other scheme.
     pub(crate) fn of(url: &EngineUrl, scheme: &str) -> Result<Option<Self>> {

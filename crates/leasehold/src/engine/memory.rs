@@ -1,21 +1,21 @@
 //! `memory:`: locks within one process, for tests and for programs that want the same API there.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use async_trait::async_trait;
-use tokio::sync::Notify;
 
 use crate::claim::{Claim, ClaimId};
 use crate::clock::{Clock, Moment};
+use crate::engine::wakeup::local_waiters::LocalWaiters;
 use crate::engine::{
-    Attempt, Capabilities, Contention, Driver, Engine, Expiry, Fairness, Grant, HolderInfo,
-    LockInfo, LossReason, Query, Reach, Released, Renew, Renewal, Safety, Survives, TokenSource,
-    WaiterInfo, Wake,
+    About, Attempt, Capabilities, Contention, Driver, Engine, Grant, HolderInfo, LockInfo,
+    LossReason, Query, Reach, Released, Renew, Renewal, Survives, WaiterInfo, Wake, connecting,
 };
 use crate::error::Result;
 use crate::guard::{GuardedStore, MemoryStore};
 use crate::name::LockName;
+use crate::sync::Mutex;
 use crate::token::{FencingToken, wall_clock_micros};
 
 /// How `memory:` URLs are connected. Each URL makes locks of its own.
@@ -23,7 +23,9 @@ pub const DRIVER: Driver = Driver {
     schemes: &["memory"],
     options: &[],
     example: "memory:",
-    connect: |_| Box::pin(async { Ok(Arc::new(Memory::default()) as Arc<dyn Engine>) }),
+    connect: |_| connecting(async { Ok(Memory::default()) }),
+    #[cfg(feature = "bench")]
+    baseline: None,
 };
 
 /// Locks in the memory of this process.
@@ -38,6 +40,7 @@ pub struct Memory {
 #[derive(Debug, Default)]
 struct State {
     locks: BTreeMap<LockName, Lock>,
+    waiters: LocalWaiters<()>,
     last_token: u64,
 }
 
@@ -59,9 +62,6 @@ struct Holder {
 struct Waiter {
     claim: Claim,
     since: Moment,
-    /// Rung once, when the lock was handed over or the queue is worth another look. Keeps the ring
-    /// until the waiter listens.
-    bell: Arc<Notify>,
 }
 
 impl Memory {
@@ -73,14 +73,11 @@ impl Memory {
             records: Arc::default(),
         }
     }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl State {
-    /// Does something to a lock, then grants what can be granted, and forgets the lock if it is idle.
+    /// Does something to a lock, then grants what can be granted, and forgets the lock if it is idle. The first waiter is woken if it may have less to wait
+    /// for than it thinks: because the lock went to a claim with a shorter TTL, or because the waiter before it, which knew, has gone.
     fn with<T>(
         &mut self,
         name: &LockName,
@@ -88,9 +85,17 @@ impl State {
         change: impl FnOnce(&mut Lock) -> T,
     ) -> Result<T> {
         let lock = self.locks.entry(name.clone()).or_default();
+        let expected = lock.first_expiry();
+        let was_first = lock.queue.front().map(|waiter| waiter.claim.id);
         lock.holders.retain(|holder| holder.expires > now);
         let result = change(lock);
-        lock.admit(&mut self.last_token, now)?;
+        lock.admit(&mut self.last_token, &self.waiters, now)?;
+        if let Some(first) = lock.queue.front().map(|waiter| waiter.claim.id) {
+            let has_left = |id| id != first && lock.holder(&id).is_none();
+            if was_first.is_some_and(has_left) || lock.first_expiry() < expected {
+                self.waiters.wake(&first);
+            }
+        }
         if lock.holders.is_empty() && lock.queue.is_empty() {
             self.locks.remove(name);
         }
@@ -100,7 +105,12 @@ impl State {
 
 impl Lock {
     /// Lets the head of the queue in while it fits.
-    fn admit(&mut self, last_token: &mut u64, now: Moment) -> Result<()> {
+    fn admit(
+        &mut self,
+        last_token: &mut u64,
+        waiters: &LocalWaiters<()>,
+        now: Moment,
+    ) -> Result<()> {
         while let Some(next) = self.queue.front() {
             if !next
                 .claim
@@ -111,9 +121,10 @@ impl Lock {
             }
             let token = FencingToken::after(*last_token, wall_clock_micros())?;
             *last_token = token.get();
-            let Some(Waiter { claim, bell, .. }) = self.queue.pop_front() else {
+            let Some(Waiter { claim, .. }) = self.queue.pop_front() else {
                 break;
             };
+            waiters.wake(&claim.id);
             let expires = now + claim.ttl.get();
             // Most locks have one holder and no queue: no room is kept for more.
             self.holders.reserve_exact(1);
@@ -123,12 +134,15 @@ impl Lock {
                 since: now,
                 expires,
             });
-            bell.notify_one();
         }
         if self.queue.is_empty() {
             self.queue.shrink_to_fit();
         }
         Ok(())
+    }
+
+    fn first_expiry(&self) -> Option<Moment> {
+        self.holders.iter().map(|holder| holder.expires).min()
     }
 
     fn holder(&mut self, id: &ClaimId) -> Option<&mut Holder> {
@@ -140,19 +154,10 @@ impl Lock {
     }
 
     fn contention(&self, id: &ClaimId, now: Moment) -> Contention {
-        let expiries = self.holders.iter().map(|holder| holder.expires);
         Contention {
-            look_again_in: expiries.min().map(|first| first.since(now)),
+            look_again_in: self.first_expiry().map(|first| first.since(now)),
             ahead: Some(self.holders.len() + self.position(id).unwrap_or(self.queue.len())),
-            seen: 0,
             because: None,
-        }
-    }
-
-    /// Whoever is first may now have less to wait for than it thinks.
-    fn nudge(&self) {
-        if let Some(first) = self.queue.front() {
-            first.bell.notify_one();
         }
     }
 }
@@ -173,56 +178,42 @@ impl Holder {
 
 #[async_trait]
 impl Engine for Memory {
-    fn scheme(&self) -> &'static str {
-        "memory"
-    }
-
-    fn location(&self) -> String {
-        "memory:".to_owned()
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            shared: true,
-            permits: true,
-            fairness: Fairness::Fifo,
-            tokens: TokenSource::HybridClock,
-            expiry: Expiry::Ttl,
+    fn about(&self) -> About {
+        let capabilities = Capabilities {
             reach: Reach::Process,
-            safety: Safety::Correctness,
-            store: true,
             survives: &[Survives::ClockStep],
-        }
+            ..Capabilities::FULL
+        };
+        About::new("memory", "memory:".to_owned(), capabilities).clock(self.clock.clone())
     }
 
     fn store(&self) -> Option<Arc<dyn GuardedStore>> {
         Some(Arc::clone(&self.records) as _)
     }
 
-    fn clock(&self) -> Clock {
-        self.clock.clone()
-    }
-
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt> {
+        let mut state = self.state.lock();
         let now = self.clock.now();
-        let mut state = self.state();
         let agrees: Result<()> = state.with(&claim.name, now, |lock| {
-            let holders = lock.holders.iter().map(|holder| holder.claim.mode);
-            let waiters = lock.queue.iter().map(|waiter| waiter.claim.mode);
-            holders
-                .chain(waiters)
-                .try_for_each(|there| claim.mode.agrees_with(there))?;
-            if lock.holder(&claim.id).is_none() && lock.position(&claim.id).is_none() {
-                lock.queue.push_back(Waiter {
+            if let Some(holder) = lock.holder(&claim.id) {
+                return claim.mode.is_still(holder.claim.mode);
+            }
+            let holders = lock.holders.iter().map(|holder| &holder.claim);
+            let there = holders.chain(lock.queue.iter().map(|waiter| &waiter.claim));
+            there
+                .filter(|there| there.id != claim.id)
+                .try_for_each(|there| claim.mode.agrees_with(there.mode))?;
+            match lock.position(&claim.id) {
+                Some(place) => lock.queue[place].claim = claim.clone(),
+                None => lock.queue.push_back(Waiter {
                     claim: claim.clone(),
                     since: now,
-                    bell: Arc::default(),
-                });
+                }),
             }
             Ok(())
         })?;
         agrees?;
-        state.with(&claim.name, now, |lock| {
+        let attempt = state.with(&claim.name, now, |lock| {
             if let Some(holder) = lock.holder(&claim.id) {
                 return Attempt::Granted(holder.grant());
             }
@@ -231,43 +222,53 @@ impl Engine for Memory {
                 lock.queue.retain(|waiter| waiter.claim.id != claim.id);
             }
             Attempt::Held(contention)
-        })
+        })?;
+        match &attempt {
+            Attempt::Held(_) if claim.queues => {
+                state.waiters.expect_next(claim.id);
+            }
+            _ => state.waiters.forget(&claim.id),
+        }
+        Ok(attempt)
     }
 
-    async fn wait(&self, claim: &Claim, _seen: &Contention) -> Result<Wake> {
-        let bell = {
-            let state = self.state();
-            let lock = state.locks.get(&claim.name);
-            let waiter = lock.and_then(|lock| lock.queue.get(lock.position(&claim.id)?));
-            waiter.map(|waiter| Arc::clone(&waiter.bell))
-        };
-        if let Some(bell) = bell {
-            bell.notified().await;
+    async fn wait(&self, claim: &Claim) -> Result<Wake> {
+        let waiter = self.state.lock().waiters.waiter(&claim.id);
+        if let Some((_, mailbox)) = waiter {
+            mailbox.read().await;
         }
-        let mut state = self.state();
-        let holder = state
-            .locks
-            .get_mut(&claim.name)
-            .and_then(|lock| lock.holder(&claim.id));
-        Ok(holder.map_or(Wake::Retry, |holder| Wake::Granted(holder.grant())))
+        let mut state = self.state.lock();
+        let lock = state.locks.get_mut(&claim.name);
+        let holder = lock.and_then(|lock| lock.holder(&claim.id));
+        let Some(grant) = holder.map(|holder| holder.grant()) else {
+            return Ok(Wake::Retry);
+        };
+        state.waiters.forget(&claim.id);
+        Ok(Wake::Granted(grant))
     }
 
     async fn renew(&self, held: &[Renew<'_>]) -> Vec<Result<Renewal>> {
+        let mut state = self.state.lock();
         let now = self.clock.now();
-        let mut state = self.state();
+        let state = &mut *state;
         let mut answers = Vec::with_capacity(held.len());
-        for Renew { claim, .. } in held {
+        for Renew { claim, shorten, .. } in held {
             let lock = state.locks.get_mut(&claim.name);
             let holder = lock.and_then(|lock| {
                 let holder = lock
                     .holder(&claim.id)
                     .filter(|holder| holder.expires > now)?;
-                holder.claim.ttl = claim.ttl;
-                let before = std::mem::replace(&mut holder.expires, now + claim.ttl.get());
+                let before = holder.expires;
+                let asked = now + claim.ttl.get();
+                if *shorten || asked > before {
+                    holder.claim.ttl = claim.ttl;
+                    holder.expires = asked;
+                }
                 let shorter = holder.expires < before;
                 let grant = holder.grant();
-                if shorter {
-                    lock.nudge();
+                // Whoever is first may now have less to wait for than it thinks.
+                if let Some(first) = lock.queue.front().filter(|_| shorter) {
+                    state.waiters.wake(&first.claim.id);
                 }
                 Some(grant)
             });
@@ -280,39 +281,35 @@ impl Engine for Memory {
     }
 
     async fn release(&self, claim: &Claim) -> Result<Released> {
+        let mut state = self.state.lock();
         let now = self.clock.now();
-        self.state().with(&claim.name, now, |lock| {
+        state.waiters.forget(&claim.id);
+        state.with(&claim.name, now, |lock| {
             lock.queue.retain(|waiter| waiter.claim.id != claim.id);
             let before = lock.holders.len();
             lock.holders.retain(|holder| holder.claim.id != claim.id);
-            if lock.holders.len() < before {
-                Released::Yes
-            } else {
-                Released::WasNotHeld
-            }
+            Released::from_held(lock.holders.len() < before)
         })
     }
 
     async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>> {
+        let state = self.state.lock();
+        // Only now: a claim granted while we waited for the lock would show more time left than its TTL.
         let now = self.clock.now();
-        let state = self.state();
         let asked = state.locks.iter().filter(|(name, _)| query.asks_for(name));
-        let told = asked.map(|(name, lock)| lock.info(name, now));
-        Ok(told
+        let infos = asked.map(|(name, lock)| lock.info(name, now));
+        Ok(infos
             .filter(|lock| !lock.holders.is_empty() || !lock.waiters.is_empty())
             .collect())
     }
 
-    async fn break_lock(&self, name: &LockName) -> Result<Released> {
+    async fn force_release(&self, name: &LockName) -> Result<Released> {
+        let mut state = self.state.lock();
         let now = self.clock.now();
-        self.state().with(name, now, |lock| {
+        state.with(name, now, |lock| {
             let held = !lock.holders.is_empty();
             lock.holders.clear();
-            if held {
-                Released::Yes
-            } else {
-                Released::WasNotHeld
-            }
+            Released::from_held(held)
         })
     }
 }

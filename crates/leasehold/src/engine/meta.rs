@@ -3,10 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::claim::{Claim, Claimant};
-#[cfg(feature = "zookeeper")]
 use {crate::claim::Ttl, std::time::Duration};
 
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Meta {
     owner: String,
     host: String,
@@ -21,7 +20,7 @@ pub(crate) struct Meta {
 impl Meta {
     pub(crate) fn of(claim: &Claim) -> Self {
         Self {
-            owner: claim.claimant.owner.clone(),
+            owner: claim.claimant.label.clone(),
             host: claim.claimant.host.clone(),
             pid: claim.claimant.pid,
             reason: claim.reason.as_ref().map(|reason| reason.to_string()),
@@ -29,31 +28,38 @@ impl Meta {
         }
     }
 
-    #[cfg(feature = "zookeeper")]
+    /// Of another program's, which says no more than this.
+    pub(crate) fn foreign(owner: &str) -> Self {
+        let another = another_program();
+        Self {
+            owner: another.label,
+            host: another.host,
+            reason: Some(owner.replace(char::is_control, "?")),
+            ..Self::default()
+        }
+    }
+
     pub(crate) fn with_ttl(mut self, ttl: Ttl) -> Self {
         self.ttl = Some(ttl.get().as_millis() as u64);
         self
     }
 
-    #[cfg(feature = "zookeeper")]
     pub(crate) fn ttl(&self) -> Option<Duration> {
         self.ttl.map(Duration::from_millis)
     }
 
-    #[cfg(any(feature = "redis", feature = "zookeeper"))]
     pub(crate) fn to_json(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()
     }
 
     /// `None` if another program wrote it.
-    #[cfg(any(feature = "redis", feature = "zookeeper"))]
     pub(crate) fn read(text: &[u8]) -> Option<Self> {
         serde_json::from_slice(text).ok()
     }
 
     pub(crate) fn split(self) -> (Claimant, Option<String>) {
         let claimant = Claimant {
-            owner: self.owner,
+            label: self.owner,
             host: self.host,
             pid: self.pid,
         };
@@ -64,7 +70,7 @@ impl Meta {
 /// Whoever holds a lock without having said who it is.
 pub(crate) fn another_program() -> Claimant {
     Claimant {
-        owner: "another program".to_owned(),
+        label: "another program".to_owned(),
         host: "unknown".to_owned(),
         pid: 0,
     }

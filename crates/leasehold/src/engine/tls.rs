@@ -1,6 +1,5 @@
 //! One provider of cryptography for the whole process, and what is wrong with a certificate.
 
-#[cfg(any(feature = "postgres", feature = "mysql"))]
 use {
     crate::error::{Error, ErrorKind},
     rustls::CertificateError,
@@ -12,7 +11,6 @@ pub(crate) fn install() {
 }
 
 /// What is wrong with the certificate that a server showed, if that is why a connection failed.
-#[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) fn mistrust(cause: &(dyn std::error::Error + 'static)) -> Option<Error> {
     use CertificateError::*;
     let rustls::Error::InvalidCertificate(wrong) = behind(cause)? else {
@@ -25,7 +23,7 @@ pub(crate) fn mistrust(cause: &(dyn std::error::Error + 'static)) -> Option<Erro
         ),
         Expired | ExpiredContext { .. } | NotValidYet | NotValidYetContext { .. } => (
             "is not valid at this time",
-            "renew it, and see that this machine's clock is right",
+            "renew it, and check that this machine's clock is right",
         ),
         _ => (
             "is not trusted",
@@ -37,7 +35,6 @@ pub(crate) fn mistrust(cause: &(dyn std::error::Error + 'static)) -> Option<Erro
 }
 
 /// What rustls says, however it was wrapped.
-#[cfg(any(feature = "postgres", feature = "mysql"))]
 fn behind<'a>(cause: &'a (dyn std::error::Error + 'static)) -> Option<&'a rustls::Error> {
     let mut next = Some(cause);
     while let Some(error) = next {

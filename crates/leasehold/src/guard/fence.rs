@@ -2,17 +2,17 @@
 
 use std::collections::HashMap;
 use std::fmt::Debug;
-use std::sync::{Mutex, PoisonError};
 
 use async_trait::async_trait;
 
-use super::record::{Fenced, Pass};
+use super::record::{Content, Fenced, Key, Pass};
 use super::store::Store;
 use crate::error::Result;
 use crate::name::LockName;
+use crate::sync::Mutex;
 use crate::token::FencingToken;
 
-/// What a fence says of a token.
+/// The answer of a fence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admission {
     /// No higher one has been seen.
@@ -28,12 +28,33 @@ pub enum Admission {
 #[async_trait]
 pub trait Fencing: Debug + Send + Sync + 'static {
     /// Lets the token pass unless a higher one has passed before, and remembers it.
+    ///
+    /// # Errors
+    ///
+    /// If the highest token cannot be read or written. The token has not passed then.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the token may or may not be remembered. It can be checked again.
     async fn check(&self, lock: &LockName, token: FencingToken) -> Result<Admission>;
 }
 
-/// A fence in memory. It forgets when the process ends: where that matters, use a [`StoredFence`].
+/// A fence in memory: one number for each lock that it has seen. It is lost when the process ends; where that matters, use a
+/// [`StoredFence`].
 ///
-/// It remembers one number for each lock that it has seen, for ever.
+/// ```
+/// use leasehold::guard::{Admission, Fence};
+/// use leasehold::{FencingToken, LockName};
+///
+/// # fn main() -> leasehold::Result<()> {
+/// let fence = Fence::new();
+/// let orders = LockName::new("orders")?;
+/// let [early, late] = [41, 42].map(|token| FencingToken::new(token).unwrap());
+/// assert_eq!(fence.check(&orders, late), Admission::Admitted);
+/// assert_eq!(fence.check(&orders, early), Admission::Refused { highest: late });
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Default)]
 pub struct Fence(Mutex<HashMap<LockName, FencingToken>>);
 
@@ -45,7 +66,7 @@ impl Fence {
 
     /// Lets the token pass unless a higher one has passed before, and remembers it.
     pub fn check(&self, lock: &LockName, token: FencingToken) -> Admission {
-        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.0.lock();
         match seen.get_mut(lock) {
             Some(highest) if token < *highest => Admission::Refused { highest: *highest },
             Some(highest) => {
@@ -67,10 +88,26 @@ impl Fencing for Fence {
     }
 }
 
-/// A fence that a [`Store`] remembers, for all who share the store: an empty record of the lock's name.
+/// A fence that a [`Store`] remembers, for all who share the store: a record of its own for each lock, under a key that no other
+/// record can have. It is forgotten a while after the last token was let through, as long as that of a deleted record:
+/// [`Store::remember_deleted`].
 ///
 /// The check and the work that it admits are two steps: a later holder may come in between. What must not be overwritten
 /// belongs into a guarded record itself.
+///
+/// ```
+/// use leasehold::Locks;
+/// use leasehold::guard::{Admission, Fencing, StoredFence};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> leasehold::Result<()> {
+/// let locks = Locks::connect("memory:").await?; // for a service: a store that outlives it
+/// let fence = StoredFence::new(locks.store()?);
+/// let lease = locks.lock("orders").acquire().await?;
+/// assert_eq!(fence.check(lease.name(), lease.token()).await?, Admission::Admitted);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct StoredFence(Store);
 
@@ -84,11 +121,10 @@ impl StoredFence {
 #[async_trait]
 impl Fencing for StoredFence {
     async fn check(&self, lock: &LockName, token: FencingToken) -> Result<Admission> {
-        let pass = Pass {
-            token,
-            lock: Some(lock.clone()),
-        };
-        Ok(match self.0.write_fenced(lock.as_str(), "", pass).await? {
+        let pass = Pass::new(token, lock.clone());
+        let seen = self.0.at(Key::beside(lock, "fence"));
+        let content = Content::passing(b"", self.0.remembers());
+        Ok(match seen.write_fenced(content, pass).await? {
             Fenced::Written { .. } => Admission::Admitted,
             Fenced::Refused { highest } => Admission::Refused { highest },
         })

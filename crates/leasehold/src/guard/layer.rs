@@ -24,6 +24,22 @@ const LOCK: &str = "fencing-lock";
 /// A request that may change something must carry `Fencing-Token`, and `Fencing-Lock` unless [the lock is
 /// fixed](Self::for_lock). A token lower than one seen before is answered with 409, a missing one with 428, nonsense with 400,
 /// each with a problem document (RFC 9457). GET, HEAD, OPTIONS and TRACE pass without.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use leasehold::LockName;
+/// use leasehold::guard::{Fence, FenceLayer};
+/// use tower_layer::Layer;
+///
+/// # fn main() -> leasehold::Result<()> {
+/// # let service = ();
+/// let fence = Arc::new(Fence::new()); // a StoredFence remembers over restarts
+/// let fenced = FenceLayer::new(fence).for_lock(LockName::new("orders")?);
+/// let service = fenced.layer(service); // with axum: Router::new().route(…).layer(fenced)
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct FenceLayer {
     fence: Arc<dyn Fencing>,

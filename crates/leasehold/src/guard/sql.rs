@@ -10,7 +10,8 @@
 //! ```
 //!
 //! From then on an `UPDATE` that sets the column to a lower token fails in the database, whoever sends it. An `UPDATE` that
-//! does not name the column at all passes: fence all writers, or none is safe.
+//! does not name the column at all passes: fence all writers, or none is safe. So do a `DELETE`, and an `INSERT` of a row that is not there: there is
+//! no earlier token to compare with. `docs/fencing.md` says how to cover those.
 //!
 //! Where the locks are kept in the same database, a [`CheckSql`] needs neither column nor trigger.
 
@@ -27,11 +28,15 @@ pub const COLUMN: &str = "fencing_token";
 /// The SQLSTATE that the trigger on PostgreSQL raises for a stale token.
 pub const POSTGRES_STALE: &str = "LH409";
 
+/// How the trigger on PostgreSQL begins what it says; its function is known by it.
+const POSTGRES_SAYS: &str = "stale fencing token";
+
 /// The SQLSTATE that the trigger on MySQL raises for a stale token; it has none of our own.
 pub const MYSQL_STALE: &str = "45000";
 
 /// Whose SQL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Dialect {
     /// PostgreSQL.
     Postgres,
@@ -126,6 +131,57 @@ impl FenceTable {
         format!("{}{ending}", &self.table[..room.min(self.table.len())])
     }
 
+    /// MySQL's triggers, for UPDATE, INSERT and DELETE. Their names belong to the whole database: none may be that of a trigger of the user's, or
+    /// of another table whose name is as long.
+    fn mysql_triggers(&self) -> [String; 3] {
+        ["update", "insert", "delete"].map(|event| self.qualified(&self.mysql_name(event)))
+    }
+
+    /// Variables of a session, for when and with which token it last inserted into this table.
+    fn mysql_variables(&self) -> (String, String) {
+        let variable = |what| format!("@{}", self.dialect.quote(&self.mysql_name(what)));
+        (variable("at"), variable("token"))
+    }
+
+    fn mysql_name(&self, what: &str) -> String {
+        let name = format!("{}_leasehold_{what}", self.table);
+        match name.len() <= self.dialect.longest() {
+            true => name,
+            false => self.named(&format!("_{:08x}_leasehold_{what}", hash(&self.table))),
+        }
+    }
+
+    /// A statement for PostgreSQL that fails if a function or a trigger of the fence's name is there that is not the fence of this column. One
+    /// that belongs to neither the table's owner nor this user could be changed by somebody else later.
+    fn refuse_others(&self) -> String {
+        let name = self.named("_fence");
+        let [function, table, trigger, says, column] = [
+            format!("{}()", self.qualified(&name)),
+            self.qualified(&self.table),
+            name,
+            POSTGRES_SAYS.to_owned(),
+            format!("NEW.{} ", self.dialect.quote(&self.column)),
+        ]
+        .map(|text| self.dialect.literal(&text));
+        let body = format!(
+            "DECLARE\n\
+             \x20 v_function pg_catalog.oid := pg_catalog.to_regprocedure({function});\n\
+             BEGIN\n\
+             \x20 IF EXISTS (SELECT FROM pg_catalog.pg_proc p, pg_catalog.pg_class c, pg_catalog.pg_roles me\n\
+             \x20   WHERE p.oid = v_function AND c.oid = pg_catalog.to_regclass({table}) AND me.rolname = current_user\n\
+             \x20     AND (pg_catalog.strpos(p.prosrc, {says}) = 0 OR pg_catalog.strpos(p.prosrc, {column}) = 0\n\
+             \x20       OR (p.proowner <> c.relowner AND p.proowner <> me.oid)))\n\
+             \x20 OR EXISTS (SELECT FROM pg_catalog.pg_trigger t\n\
+             \x20   WHERE t.tgrelid = pg_catalog.to_regclass({table}) AND t.tgname = {trigger} AND t.tgfoid IS DISTINCT FROM v_function)\n\
+             \x20 THEN\n\
+             \x20   RAISE EXCEPTION 'there is a function or a trigger % already that is not this fence', {trigger}\n\
+             \x20     USING ERRCODE = 'duplicate_object';\n\
+             \x20 END IF;\n\
+             END"
+        );
+        format!("DO {};", dollar_quoted(&body))
+    }
+
     /// The statements that install the column and the trigger, one by one. They may be run again.
     pub fn install_statements(&self) -> Vec<String> {
         let table = self.qualified(&self.table);
@@ -134,25 +190,24 @@ impl FenceTable {
         match self.dialect {
             Dialect::Postgres => {
                 let function = self.qualified(&trigger);
-                // What ends the function's text must not stand in it.
-                let mut end = "$fence$".to_owned();
-                while column.contains(&end) {
-                    end.insert(1, '_');
-                }
                 let trigger = self.dialect.quote(&trigger);
+                let body = format!(
+                    "BEGIN\n\
+                     \x20 IF NEW.{column} IS NULL OR NEW.{column} OPERATOR(pg_catalog.<) OLD.{column} THEN\n\
+                     \x20   RAISE EXCEPTION '{POSTGRES_SAYS} %: % has written already', NEW.{column}, OLD.{column}\n\
+                     \x20     USING ERRCODE = '{POSTGRES_STALE}', HINT = 'The lease was lost; give up the work.';\n\
+                     \x20 END IF;\n\
+                     \x20 RETURN NEW;\n\
+                     END"
+                );
                 vec![
+                    self.refuse_others(),
                     format!(
                         "ALTER TABLE {table} ADD COLUMN IF NOT EXISTS {column} bigint NOT NULL DEFAULT 0;"
                     ),
                     format!(
-                        "CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS {end}\n\
-                         BEGIN\n\
-                         \x20 IF NEW.{column} IS NULL OR NEW.{column} < OLD.{column} THEN\n\
-                         \x20   RAISE EXCEPTION 'stale fencing token %: % has written already', NEW.{column}, OLD.{column}\n\
-                         \x20     USING ERRCODE = '{POSTGRES_STALE}', HINT = 'The lease was lost; give up the work.';\n\
-                         \x20 END IF;\n\
-                         \x20 RETURN NEW;\n\
-                         END {end};"
+                        "CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS {};",
+                        dollar_quoted(&body)
                     ),
                     format!("DROP TRIGGER IF EXISTS {trigger} ON {table};"),
                     format!(
@@ -161,7 +216,8 @@ impl FenceTable {
                 ]
             }
             Dialect::Mysql => {
-                let trigger = self.qualified(&trigger);
+                let [update, insert, delete] = self.mysql_triggers();
+                let (at, token) = self.mysql_variables();
                 let says = self
                     .dialect
                     .literal("stale fencing token: a later holder has written already");
@@ -176,6 +232,17 @@ impl FenceTable {
                 let add = self.dialect.literal(&format!(
                     "ALTER TABLE {table} ADD COLUMN {column} BIGINT NOT NULL DEFAULT 0"
                 ));
+                let refuse = |when: String| {
+                    format!(
+                        "IF {when} THEN\n\
+                         \x20 SIGNAL SQLSTATE '{MYSQL_STALE}' SET MESSAGE_TEXT = {says};\n\
+                         END IF;"
+                    )
+                };
+                let stale_update = refuse(format!(
+                    "NEW.{column} IS NULL OR NEW.{column} < OLD.{column}"
+                ));
+                let stale_replace = refuse(format!("{at} = NOW(6) AND {token} < OLD.{column}"));
                 vec![
                     // MySQL has no ADD COLUMN IF NOT EXISTS.
                     format!(
@@ -185,12 +252,20 @@ impl FenceTable {
                     "PREPARE leasehold_add FROM @leasehold_add;".to_owned(),
                     "EXECUTE leasehold_add;".to_owned(),
                     "DEALLOCATE PREPARE leasehold_add;".to_owned(),
-                    format!("DROP TRIGGER IF EXISTS {trigger};"),
+                    format!("DROP TRIGGER IF EXISTS {update};"),
                     format!(
-                        "CREATE TRIGGER {trigger} BEFORE UPDATE ON {table} FOR EACH ROW\n\
-                         IF NEW.{column} < OLD.{column} THEN\n\
-                         \x20 SIGNAL SQLSTATE '{MYSQL_STALE}' SET MESSAGE_TEXT = {says};\n\
-                         END IF;"
+                        "CREATE TRIGGER {update} BEFORE UPDATE ON {table} FOR EACH ROW\n{stale_update}"
+                    ),
+                    // A REPLACE inserts, and deletes what is in the way: a DELETE of the same statement as an INSERT. All triggers of a
+                    // statement see the same time.
+                    format!("DROP TRIGGER IF EXISTS {insert};"),
+                    format!(
+                        "CREATE TRIGGER {insert} BEFORE INSERT ON {table} FOR EACH ROW\n\
+                         SET {at} = NOW(6), {token} = NEW.{column};"
+                    ),
+                    format!("DROP TRIGGER IF EXISTS {delete};"),
+                    format!(
+                        "CREATE TRIGGER {delete} BEFORE DELETE ON {table} FOR EACH ROW\n{stale_replace}"
                     ),
                 ]
             }
@@ -222,6 +297,7 @@ impl FenceTable {
         let qualified = self.qualified(&trigger);
         match self.dialect {
             Dialect::Postgres => vec![
+                self.refuse_others(),
                 format!(
                     "DROP TRIGGER IF EXISTS {} ON {table};",
                     self.dialect.quote(&trigger)
@@ -229,10 +305,12 @@ impl FenceTable {
                 format!("DROP FUNCTION IF EXISTS {qualified}();"),
                 format!("ALTER TABLE {table} DROP COLUMN IF EXISTS {column};"),
             ],
-            Dialect::Mysql => vec![
-                format!("DROP TRIGGER IF EXISTS {qualified};"),
-                format!("ALTER TABLE {table} DROP COLUMN {column};"),
-            ],
+            Dialect::Mysql => {
+                let drop = |trigger| format!("DROP TRIGGER IF EXISTS {trigger};");
+                let mut statements = self.mysql_triggers().map(drop).to_vec();
+                statements.push(format!("ALTER TABLE {table} DROP COLUMN {column};"));
+                statements
+            }
         }
     }
 }
@@ -325,6 +403,15 @@ impl CheckSql {
     }
 }
 
+/// For PostgreSQL: what ends the text must not stand in it.
+fn dollar_quoted(text: &str) -> String {
+    let mut end = "$fence$".to_owned();
+    while text.contains(&end) {
+        end.insert(1, '_');
+    }
+    format!("{end}\n{text} {end}")
+}
+
 fn identifier(dialect: Dialect, name: &str) -> Result<String> {
     let longest = dialect.longest();
     if name.is_empty() || name.len() > longest || name.chars().any(char::is_control) {
@@ -335,6 +422,12 @@ fn identifier(dialect: Dialect, name: &str) -> Result<String> {
         );
     }
     Ok(name.to_owned())
+}
+
+/// FNV-1a: the same for ever, since what was installed is to be found again.
+fn hash(text: &str) -> u32 {
+    let step = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
+    text.bytes().fold(0x811c_9dc5, step)
 }
 
 fn invalid(what: String) -> Error {

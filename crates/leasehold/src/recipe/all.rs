@@ -7,6 +7,7 @@ use futures_util::FutureExt;
 use futures_util::future::{join_all, select_all};
 
 use crate::acquire::Wait;
+use crate::claim::{Mode, Ttl};
 use crate::engine::{LossReason, Released};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::Lease;
@@ -38,7 +39,22 @@ impl Locks {
     }
 }
 
-/// A request for several locks, to be completed and sent.
+/// A request for several locks, to be completed and sent: [`Locks::all`].
+///
+/// ```
+/// use std::time::Duration;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> leasehold::Result<()> {
+/// # let locks = leasehold::Locks::connect("memory:").await?;
+/// let request = locks.all(["account/7", "account/3"]).ttl(Duration::from_secs(10));
+/// let both = request.wait(Duration::from_secs(5)).acquire().await?; // 5 s for both together
+/// // None of them is obtained where one is held.
+/// assert!(locks.all(["account/3", "account/9"]).try_acquire().await?.is_none());
+/// both.release().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "a request does nothing until it is acquired"]
 pub struct AllRequest {
@@ -53,13 +69,13 @@ impl AllRequest {
     }
 
     /// As for one lock: [`LockRequest::ttl`].
-    pub fn ttl(self, ttl: Duration) -> Self {
+    pub fn ttl(self, ttl: impl TryInto<Ttl, Error: Into<Error>>) -> Self {
         self.set(|each| each.ttl(ttl))
     }
 
     /// How long to wait for all of them together.
-    pub fn wait(self, time: Duration) -> Self {
-        self.set(|each| each.wait(time))
+    pub fn wait(self, wait: impl Into<Wait>) -> Self {
+        self.set(|each| each.wait(wait))
     }
 
     /// Waits however long it takes.
@@ -67,14 +83,19 @@ impl AllRequest {
         self.set(LockRequest::wait_forever)
     }
 
+    /// How each of them is to be held.
+    pub fn mode(self, mode: Mode) -> Self {
+        self.set(|each| each.mode(mode))
+    }
+
     /// Each as one reader of many.
     pub fn shared(self) -> Self {
         self.set(LockRequest::shared)
     }
 
-    /// As for one lock: [`LockRequest::owner`].
-    pub fn owner(self, label: impl Into<String>) -> Self {
-        self.set(|each| each.owner(label))
+    /// As for one lock: [`LockRequest::label`].
+    pub fn label(self, label: impl Into<String>) -> Self {
+        self.set(|each| each.label(label))
     }
 
     /// As for one lock: [`LockRequest::reason`].
@@ -87,7 +108,17 @@ impl AllRequest {
         self.set(|each| each.max_hold(time))
     }
 
-    /// Obtains all of them, waiting if need be; `ErrorKind::TimedOut` if that took too long.
+    /// Obtains all of them, and waits for those that others hold.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`LockRequest::acquire`], and [`ErrorKind::InvalidConfig`] if no lock was named; [`ErrorKind::LeaseLost`] if the
+    /// first was lost while the last was waited for. None is kept then.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the locks that it has obtained are released in the background, and the one that it waits for is given
+    /// up as [`LockRequest::acquire`] does.
     pub async fn acquire(self) -> Result<Leases> {
         let names = self.names()?;
         let clock = self.each.locks.clock().clone();
@@ -102,7 +133,7 @@ impl AllRequest {
             match request.acquire().await {
                 Ok(lease) => taken.0.push(lease),
                 Err(error) => {
-                    taken.give_back().await;
+                    taken.release_all().await;
                     return Err(error);
                 }
             }
@@ -110,18 +141,26 @@ impl AllRequest {
         taken.all_good().await
     }
 
-    /// Obtains all of them if all are free; `None` if one is not.
+    /// Obtains all of them if all are free; `None` if one is not, and none is kept then.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`acquire`](Self::acquire), without [`ErrorKind::TimedOut`].
+    ///
+    /// # Cancel safety
+    ///
+    /// That of [`acquire`](Self::acquire).
     pub async fn try_acquire(self) -> Result<Option<Leases>> {
         let mut taken = Leases(Vec::new());
         for name in self.names()? {
             match self.each.alike(name).try_acquire().await {
                 Ok(Some(lease)) => taken.0.push(lease),
                 Ok(None) => {
-                    taken.give_back().await;
+                    taken.release_all().await;
                     return Ok(None);
                 }
                 Err(error) => {
-                    taken.give_back().await;
+                    taken.release_all().await;
                     return Err(error);
                 }
             }
@@ -135,9 +174,7 @@ impl AllRequest {
                 Err(Error::new(ErrorKind::InvalidConfig, "no locks were named")
                     .advise("name at least one"))
             }
-            Ok(names) => Ok(names.clone()),
-            Err(error) => Err(Error::new(error.kind(), error.what())
-                .advise(error.advice().unwrap_or("use another name"))),
+            names => names.clone(),
         }
     }
 }
@@ -165,7 +202,7 @@ impl Leases {
         self.0.iter()
     }
 
-    /// Whether all of them can be relied on, by the clock as it stands now.
+    /// Whether all of them can be relied on.
     pub fn is_valid(&self) -> bool {
         self.0.iter().all(|lease| lease.is_valid())
     }
@@ -177,6 +214,10 @@ impl Leases {
     }
 
     /// Returns which and why, once one of them can no longer be relied on.
+    ///
+    /// # Cancel safety
+    ///
+    /// The future can be dropped at any time.
     pub async fn lost(&self) -> (LockName, LossReason) {
         let lost = self
             .0
@@ -185,8 +226,16 @@ impl Leases {
         select_all(lost).await.0
     }
 
-    /// Releases all of them; [`Released::WasNotHeld`] if one had been lost already. If one cannot be
-    /// released now, that is tried again in the background.
+    /// Releases all of them; [`Released::WasNotHeld`] if one had been lost already.
+    ///
+    /// # Errors
+    ///
+    /// The [engine errors](crate::Error#engine-errors), after all have been tried. What could not be released is tried again in the
+    /// background.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the releases are completed in the background.
     pub async fn release(self) -> Result<Released> {
         let mut all = Released::Yes;
         for released in join_all(self.0.into_iter().map(Lease::release)).await {
@@ -198,16 +247,16 @@ impl Leases {
     }
 
     /// What cannot be given back now is in the background.
-    async fn give_back(self) {
+    async fn release_all(self) {
         let _ = self.release().await;
     }
 
     /// While the last was waited for, the first may have been lost.
     async fn all_good(self) -> Result<Self> {
-        match self.0.iter().try_for_each(|lease| lease.still_good()) {
+        match self.0.iter().try_for_each(|lease| lease.view.still_good()) {
             Ok(()) => Ok(self),
             Err(error) => {
-                self.give_back().await;
+                self.release_all().await;
                 Err(error)
             }
         }

@@ -1,4 +1,4 @@
-//! Who waits for whom in a circle, for locks that were taken one by one by hand.
+//! Deadlocks: claimants that wait for each other in a cycle, because they have taken locks one by one.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -9,29 +9,42 @@ use crate::locks::Locks;
 use crate::name::LockName;
 use crate::token::FencingToken;
 
-/// Some who wait for each other in a circle: each for the next, the last for the first.
+/// Claimants that wait for each other in a cycle: each for the next, the last for the first.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Deadlock(pub Vec<Wait>);
+#[non_exhaustive]
+pub struct Deadlock {
+    /// Each waits for the lock that the next one holds.
+    pub edges: Vec<DeadlockEdge>,
+}
 
-/// One step of the circle.
+/// One claimant of the cycle, and the next.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wait {
+#[non_exhaustive]
+pub struct DeadlockEdge {
     /// Who waits.
     pub who: Claimant,
-    /// For this lock,
+    /// The lock that it waits for.
     pub lock: LockName,
-    /// which this one holds,
+    /// Who holds that lock.
     pub held_by: Claimant,
-    /// with this token.
+    /// The holder's fencing token.
     pub token: FencingToken,
 }
 
 impl Locks {
-    /// The circles among those who hold and wait for locks whose names begin with `prefix`. What is found is looked at twice,
-    /// since holders change while one looks.
+    /// The deadlocks among the claims on locks whose names begin with `prefix`: claimants that wait for each other in a cycle. A cycle
+    /// is reported if it is seen twice in a row, since holders change during an inspection.
     ///
-    /// Who is who is told by owner, host and process: tasks of one process that have the same owner count as one. Give each
-    /// piece of work an [owner](Locks::owner) of its own if you want it told apart.
+    /// Claimants are told apart by label, host and process: tasks of one process with the same label count as one. Give each
+    /// piece of work a [label](crate::LockRequest::label) of its own to tell it apart.
+    ///
+    /// # Errors
+    ///
+    /// The [engine errors](crate::Error#engine-errors).
+    ///
+    /// # Cancel safety
+    ///
+    /// Only reads: the future can be dropped at any time.
     pub async fn deadlocks(&self, prefix: impl Into<String>) -> Result<Vec<Deadlock>> {
         let prefix = prefix.into();
         let mut found = circles(&self.list(prefix.clone()).await?);
@@ -43,28 +56,27 @@ impl Locks {
     }
 }
 
-/// Pure: from what was seen to the circles in it, each told once.
+/// Pure: from what was seen to the circles in it, each reported once.
 fn circles(locks: &[LockInfo]) -> Vec<Deadlock> {
     let stuck = stuck(locks);
     let steps = steps(locks, &stuck);
-    let mut told = HashSet::new();
+    let mut reported = HashSet::new();
     let mut found = Vec::new();
     for start in &stuck {
         // Everyone who is stuck waits for someone who is stuck: whoever follows that comes into a circle.
-        let (mut path, mut seen) = (Vec::<&Wait>::new(), HashMap::new());
+        let (mut path, mut seen) = (Vec::<&DeadlockEdge>::new(), HashMap::new());
         let mut who = *start;
-        while !seen.contains_key(who) && !told.contains(who) {
+        while !seen.contains_key(who) && !reported.contains(who) {
             let Some(step) = steps.get(who) else { break };
             seen.insert(who, path.len());
             path.push(step);
             who = &step.held_by;
         }
         if let Some(entered) = seen.get(who) {
-            found.push(Deadlock(
-                path[*entered..].iter().copied().cloned().collect(),
-            ));
+            let edges = path[*entered..].iter().copied().cloned().collect();
+            found.push(Deadlock { edges });
         }
-        told.extend(seen.into_keys());
+        reported.extend(seen.into_keys());
     }
     found
 }
@@ -105,14 +117,14 @@ fn stuck(locks: &[LockInfo]) -> BTreeSet<&Claimant> {
 fn steps<'a>(
     locks: &'a [LockInfo],
     stuck: &BTreeSet<&'a Claimant>,
-) -> BTreeMap<&'a Claimant, Wait> {
+) -> BTreeMap<&'a Claimant, DeadlockEdge> {
     let mut steps = BTreeMap::new();
     for lock in locks {
         for waiter in lock.waiters.iter().map(|waiter| &waiter.claimant) {
             let blocks = |holder: &Claimant| holder != waiter && stuck.contains(holder);
             let holder = lock.holders.iter().find(|holder| blocks(&holder.claimant));
             if let Some(holder) = holder.filter(|_| stuck.contains(waiter)) {
-                steps.entry(waiter).or_insert_with(|| Wait {
+                steps.entry(waiter).or_insert_with(|| DeadlockEdge {
                     who: waiter.clone(),
                     lock: lock.name.clone(),
                     held_by: holder.claimant.clone(),
@@ -130,22 +142,22 @@ mod tests {
     use crate::engine::{HolderInfo, WaiterInfo};
     use std::time::Duration;
 
-    fn who(owner: &str) -> Claimant {
+    fn who(label: &str) -> Claimant {
         Claimant {
-            owner: owner.into(),
+            label: label.into(),
             host: "h".into(),
             pid: 1,
         }
     }
 
     /// `("x", "a b", "c")`: a and b hold x, c waits for it.
-    fn locks(told: &[(&str, &str, &str)], mode: Mode) -> Vec<LockInfo> {
+    fn locks(edges: &[(&str, &str, &str)], mode: Mode) -> Vec<LockInfo> {
         let lock = |&(name, holders, waiters): &(&str, &str, &str)| LockInfo {
             name: LockName::new(name).unwrap(),
             holders: holders
                 .split_whitespace()
-                .map(|owner| HolderInfo {
-                    claimant: who(owner),
+                .map(|label| HolderInfo {
+                    claimant: who(label),
                     reason: None,
                     mode,
                     held_for: Duration::ZERO,
@@ -155,54 +167,61 @@ mod tests {
                 .collect(),
             waiters: waiters
                 .split_whitespace()
-                .map(|owner| WaiterInfo {
-                    claimant: who(owner),
+                .map(|label| WaiterInfo {
+                    claimant: who(label),
                     reason: None,
                     mode,
                     waited_for: Duration::ZERO,
                 })
                 .collect(),
         };
-        told.iter().map(lock).collect()
+        edges.iter().map(lock).collect()
     }
 
-    fn told(locks: &[LockInfo]) -> Vec<String> {
-        let step = |wait: &Wait| format!("{}-{}", wait.who.owner, wait.lock.as_str());
-        let circle = |circle: Deadlock| circle.0.iter().map(step).collect::<Vec<_>>().join(" ");
+    fn circles_in(locks: &[LockInfo]) -> Vec<String> {
+        let step = |wait: &DeadlockEdge| format!("{}-{}", wait.who.label, wait.lock.as_str());
+        let circle = |circle: Deadlock| circle.edges.iter().map(step).collect::<Vec<_>>().join(" ");
         circles(locks).into_iter().map(circle).collect()
     }
 
     #[test]
     fn circles_are_found_and_lines_are_not() {
-        let exclusive = |told: &[_]| locks(told, Mode::Exclusive);
+        let exclusive = |edges: &[_]| locks(edges, Mode::Exclusive);
         let none: [&str; 0] = [];
-        assert_eq!(told(&exclusive(&[])), none);
-        assert_eq!(told(&exclusive(&[("x", "a", "b"), ("y", "b", "c")])), none);
-        assert_eq!(told(&exclusive(&[("x", "a", "a")])), none, "two tasks");
+        assert_eq!(circles_in(&exclusive(&[])), none);
         assert_eq!(
-            told(&exclusive(&[("x", "a", "b"), ("y", "b", "a")])),
+            circles_in(&exclusive(&[("x", "a", "b"), ("y", "b", "c")])),
+            none
+        );
+        assert_eq!(
+            circles_in(&exclusive(&[("x", "a", "a")])),
+            none,
+            "two tasks"
+        );
+        assert_eq!(
+            circles_in(&exclusive(&[("x", "a", "b"), ("y", "b", "a")])),
             ["a-y b-x"]
         );
         let three = [("x", "a", "b"), ("y", "b", "c d"), ("z", "c", "a")];
-        assert_eq!(told(&exclusive(&three)), ["a-z c-y b-x"]);
+        assert_eq!(circles_in(&exclusive(&three)), ["a-z c-y b-x"]);
         let two = [
             ("1", "a", "b"),
             ("2", "b", "a"),
             ("3", "c", "d e"),
             ("4", "d", "c"),
         ];
-        assert_eq!(told(&exclusive(&two)), ["a-2 b-1", "c-4 d-3"]);
+        assert_eq!(circles_in(&exclusive(&two)), ["a-2 b-1", "c-4 d-3"]);
         // a waits for b as well as for f, who will end; that does not help.
         let mixed = [("1", "b f", "a"), ("2", "a", "b")];
-        assert_eq!(told(&locks(&mixed, Mode::Shared)), ["a-1 b-2"]);
+        assert_eq!(circles_in(&locks(&mixed, Mode::Shared)), ["a-1 b-2"]);
     }
 
     #[test]
     fn a_free_permit_is_a_way_out() {
-        let permits = |told: &[_]| locks(told, Mode::Permit { of: 2 });
+        let permits = |edges: &[_]| locks(edges, Mode::Permit { of: 2 });
         let out = [("p", "a f", "b"), ("q", "b g", "a")];
-        assert!(told(&permits(&out)).is_empty());
+        assert!(circles_in(&permits(&out)).is_empty());
         let none = [("p", "a c", "b"), ("q", "b d", "a"), ("r", "a b", "c d")];
-        assert_eq!(told(&permits(&none)).len(), 1);
+        assert_eq!(circles_in(&permits(&none)).len(), 1);
     }
 }

@@ -21,25 +21,46 @@ use crate::token::FencingToken;
 const FIRST_LOOK: Duration = Duration::from_millis(50);
 
 impl Locks {
-    /// Stands for election; with other settings than the usual, [`LockRequest::elect`].
+    /// Becomes a candidate with the default settings; for others, [`LockRequest::elect`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`LockRequest::elect`].
     pub fn elect(&self, name: impl AsRef<str>) -> Result<Election> {
         self.lock(name).elect()
     }
 
-    /// Who leads, for anyone to read; `None` if nobody does just now.
+    /// Who leads; `None` if nobody does at this moment. For anyone, candidate or not.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`inspect`](Self::inspect).
+    ///
+    /// # Cancel safety
+    ///
+    /// Only reads: the future can be dropped at any time.
     pub async fn leader(&self, name: impl AsRef<str>) -> Result<Option<Leader>> {
-        let found = self.show(name).await?.holders;
+        let found = self.inspect(name).await?.holders;
         Ok(found.into_iter().next().map(Leader::of))
     }
 }
 
 impl LockRequest {
-    /// Stands for election: whoever holds the lock leads. The [owner](Self::owner) is the label that others see.
+    /// Becomes a candidate: the holder of the lock leads. The others see its [label](Self::label). [`wait`](Self::wait) has no
+    /// effect: a candidate waits forever.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidName`](crate::ErrorKind::InvalidName), or [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) if the mode is not exclusive or the TTL is out of range.
     pub fn elect(self) -> Result<Election> {
         self.must_be_exclusive("an election")?;
-        let (name, request) = self.named()?;
+        let (name, mut request) = self.named()?;
+        // Never a second lease of what its owner holds already: two elections of one owner would both lead.
+        request.locks = request.locks.of_nobody();
+        let ttl = request.ttl.clone()?.get();
         let now = request.locks.clock().now();
         Ok(Election {
+            ttl,
             request: request.wait_forever(),
             name,
             state: State::Idle { until: now },
@@ -50,8 +71,9 @@ impl LockRequest {
     }
 }
 
-/// A leader as all see it.
+/// A leader.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Leader {
     /// Who.
     pub claimant: Claimant,
@@ -71,33 +93,35 @@ impl Leader {
     }
 }
 
-/// What [`Election::next`] tells.
+/// What [`Election::next`] returns.
 #[derive(Debug, Clone)]
-pub enum Standing {
-    /// We lead, for as long as the lease is good. Its token is the term.
+#[non_exhaustive]
+pub enum ElectionEvent {
+    /// This candidate leads, for as long as the lease is valid. The token is the term.
     Leading(LeaseView),
-    /// Someone else does.
+    /// Someone else leads.
     Following(Leader),
-    /// We led, and can no longer rely on it: whatever a leader does must stop. We stand again.
+    /// This candidate led, and can no longer rely on it: whatever only a leader may do must stop. It is a candidate again with the
+    /// next call.
     Lost(LossReason),
 }
 
-/// Takes part in an election until it is dropped; leading ends then too.
+/// A candidate in an election. Dropping it ends the candidacy, and the lead.
 ///
 /// ```no_run
 /// # async fn work(_: leasehold::LeaseView) {}
 /// # async fn example(locks: leasehold::Locks) -> leasehold::Result<()> {
-/// use leasehold::recipe::Standing;
+/// use leasehold::recipe::ElectionEvent;
 ///
-/// let mut election = locks.lock("scheduler").owner("web1").elect()?;
+/// let mut election = locks.lock("scheduler").label("web1").elect()?;
 /// loop {
 ///     match election.next().await? {
-///         Standing::Leading(lease) => tokio::select! {
+///         ElectionEvent::Leading(lease) => tokio::select! {
 ///             () = work(lease.clone()) => { election.resign().await?; }
 ///             reason = lease.lost() => println!("no longer leading: {reason}"),
 ///         },
-///         Standing::Following(leader) => println!("{} leads", leader.claimant.owner),
-///         Standing::Lost(_) => {}
+///         ElectionEvent::Following(leader) => println!("{} leads", leader.claimant.label),
+///         _ => {} // Lost: the work has been stopped above
 ///     }
 /// }
 /// # }
@@ -109,9 +133,10 @@ pub struct Election {
     state: State,
     /// After failures.
     delays: Backoff,
-    /// When to look again who leads.
+    ttl: Duration,
+    /// When to look next who leads.
     look_at: Moment,
-    /// The term that was told last.
+    /// The term that was reported last.
     following: Option<FencingToken>,
 }
 
@@ -121,7 +146,7 @@ enum State {
         until: Moment,
     },
     /// In the queue, with one claim.
-    Standing(BoxFuture<'static, Result<Lease>>),
+    Queued(BoxFuture<'static, Result<Lease>>),
     Leading(Lease),
 }
 
@@ -129,7 +154,7 @@ impl fmt::Debug for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             State::Idle { .. } => "idle",
-            State::Standing(_) => "standing",
+            State::Queued(_) => "queued",
             State::Leading(_) => "leading",
         })
     }
@@ -141,11 +166,17 @@ fn delays() -> Backoff {
 }
 
 impl Election {
-    /// Returns the next change. An error is none: the engine did not answer, say; call it again, and it is tried
-    /// again after a delay that grows.
+    /// Returns the next change. The candidate enters the queue with the first call.
     ///
-    /// Dropping the future loses nothing: neither the place in the queue nor the lead.
-    pub async fn next(&mut self) -> Result<Standing> {
+    /// # Errors
+    ///
+    /// The [engine errors](crate::Error#engine-errors), and those of [`LockRequest::acquire`] for a setting that cannot be used. An error
+    /// does not end the candidacy: the next call tries again, after a delay that grows.
+    ///
+    /// # Cancel safety
+    ///
+    /// The future can be dropped at any time: the candidate keeps its queue entry or its lead, and no change is missed.
+    pub async fn next(&mut self) -> Result<ElectionEvent> {
         let locks = self.request.locks.clone();
         let clock = locks.clock();
         loop {
@@ -153,45 +184,52 @@ impl Election {
                 State::Idle { until } => {
                     clock.sleep_until(*until).await;
                     let asking = self.request.alike(self.name.clone()).acquire();
-                    self.state = State::Standing(Box::pin(asking));
+                    self.state = State::Queued(Box::pin(asking));
                     self.look_at = clock.now() + FIRST_LOOK;
                     self.following = None;
                 }
                 State::Leading(lease) => {
                     let reason = lease.lost().await;
                     self.state = State::Idle { until: clock.now() };
-                    return Ok(Standing::Lost(reason));
+                    return Ok(ElectionEvent::Lost(reason));
                 }
-                State::Standing(asking) => {
+                State::Queued(asking) => {
                     let look = async {
                         clock.sleep_until(self.look_at).await;
                         locks.leader(&self.name).await
                     };
-                    tokio::select! {
+                    let seen = tokio::select! {
                         biased;
-                        obtained = asking => return self.obtained(obtained),
-                        seen = look => {
-                            self.look_at = clock.now() + (self.request.ttl / 3).max(FIRST_LOOK);
-                            // One that cannot be seen just now is told of at the next look.
-                            if let Ok(Some(leader)) = seen
-                                && self.following.replace(leader.term) != Some(leader.term)
-                            {
-                                return Ok(Standing::Following(leader));
-                            }
-                        }
+                        obtained = &mut *asking => return self.obtained(obtained),
+                        seen = look => seen,
+                    };
+                    self.look_at = clock.now() + (self.ttl / 3).max(FIRST_LOOK);
+                    // One that cannot be seen just now is reported at the next look.
+                    if let Ok(Some(leader)) = seen
+                        && self.following != Some(leader.term)
+                        && !self.may_be_us(&leader)
+                    {
+                        self.following = Some(leader.term);
+                        return Ok(ElectionEvent::Following(leader));
                     }
                 }
             }
         }
     }
 
-    fn obtained(&mut self, obtained: Result<Lease>) -> Result<Standing> {
+    /// Whether it may be this candidate that leads: others can see the lead before the answer that says so. An answer that takes longer than
+    /// the TTL is no lead.
+    fn may_be_us(&self, leader: &Leader) -> bool {
+        leader.leads_for <= self.ttl && leader.claimant == *self.request.claimant()
+    }
+
+    fn obtained(&mut self, obtained: Result<Lease>) -> Result<ElectionEvent> {
         match obtained {
             Ok(lease) => {
                 let view = lease.view();
                 self.state = State::Leading(lease);
                 self.delays = delays();
-                Ok(Standing::Leading(view))
+                Ok(ElectionEvent::Leading(view))
             }
             Err(error) => {
                 let until = self.request.locks.clock().now() + self.delays.delay();
@@ -201,8 +239,16 @@ impl Election {
         }
     }
 
-    /// Hands the lead over and goes to the end of the queue; [`Released::WasNotHeld`] if we did not lead. Where
-    /// nobody else stands, we may lead again at once.
+    /// Gives up the lead; [`Released::WasNotHeld`] if this candidate did not lead. The next call of [`next`](Self::next) enters the end of
+    /// the queue; where there is no other candidate, that may lead again at once.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Lease::release`]: the lead has ended all the same, and the release is completed in the background.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the lead has ended all the same, and the release is completed in the background.
     pub async fn resign(&mut self) -> Result<Released> {
         let until = self.request.locks.clock().now();
         match std::mem::replace(&mut self.state, State::Idle { until }) {
@@ -215,7 +261,7 @@ impl Election {
     }
 
     /// The same as an endless stream.
-    pub fn into_stream(self) -> impl Stream<Item = Result<Standing>> {
+    pub fn into_stream(self) -> impl Stream<Item = Result<ElectionEvent>> {
         unfold(self, |mut election| async move {
             let next = election.next().await;
             Some((next, election))

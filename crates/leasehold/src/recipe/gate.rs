@@ -1,23 +1,23 @@
 //! What remembers, until the period is over, that the work was done.
 //!
 //! Where locks end with their own TTL it is a lock: taken for the rest of the period and left alone, it ends by the engine's
-//! clock, is seen in every list, and leaves nothing behind. Where locks end with the session of their holder it is a guarded
-//! record, and the hosts' clocks count.
+//! clock, and leaves nothing behind. Where locks end with the session of their holder it is a guarded record, and the hosts' clocks
+//! count.
 
 use std::time::Duration;
 
 use super::{read_claimant, write_claimant};
 use crate::claim::{Claimant, Ttl};
-use crate::engine::Expiry;
+use crate::engine::{Expiry, Released};
 use crate::error::{Error, ErrorKind, Result};
-use crate::guard::{Fenced, Store};
-use crate::lease::LeaseView;
+use crate::guard::{Checked, Content, Fenced, Key, Pass, Slot};
 use crate::locks::Locks;
-use crate::name::LockName;
-use crate::token::wall_clock_micros;
+use crate::name::{LockName, RUN};
+use crate::token::{FencingToken, wall_clock_micros};
 
 /// A run that makes another one unnecessary.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Ran {
     /// Who ran it, or is still at it.
     pub by: Claimant,
@@ -25,6 +25,41 @@ pub struct Ran {
     pub ago: Duration,
     /// After this time it may run again.
     pub next_in: Duration,
+    /// The token that the lock was held with when it was taken down.
+    token: Option<FencingToken>,
+}
+
+impl Ran {
+    /// Whether it is the run of whoever holds the lock with this token.
+    pub fn is_of(&self, token: FencingToken) -> bool {
+        self.token == Some(token)
+    }
+}
+
+/// Before the token, in the reason of the lock that remembers a run.
+const RAN: &str = "ran in this period with token ";
+
+/// How far the clocks of hosts may be apart, where the period is counted by them.
+const CLOCKS_APART: Duration = Duration::from_secs(3600);
+
+/// A record is kept for so much longer than the period: nobody's clock that is behind by less sees it go too soon.
+const SPARE: Duration = Duration::from_secs(60 * 60);
+
+impl Locks {
+    /// Forgets that the work of [`once_per`](crate::LockRequest::once_per) was done in this period, so that the next one who asks does it;
+    /// returns whether it was done. For operators.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidName`]; [`ErrorKind::Unsupported`] if the engine has to keep this in guarded records, and has none; and the
+    /// [engine errors](crate::Error#engine-errors).
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the run may or may not be forgotten. It can be repeated.
+    pub async fn forget_run(&self, name: impl AsRef<str>) -> Result<bool> {
+        Gate::of(&LockName::new(name)?, self, None)?.open().await
+    }
 }
 
 #[derive(Debug)]
@@ -38,21 +73,21 @@ pub(super) struct Gate {
 #[derive(Debug)]
 enum Kept {
     AsLock,
-    AsRecord(Store),
+    AsRecord(Slot),
 }
 
 impl Gate {
-    pub(super) fn of(lock: &LockName, locks: &Locks, owner: Option<&str>) -> Result<Self> {
+    pub(super) fn of(lock: &LockName, locks: &Locks, label: Option<&str>) -> Result<Self> {
         let kept = match locks.capabilities().expiry {
             Expiry::Ttl => Kept::AsLock,
-            Expiry::Session => Kept::AsRecord(locks.store()?),
+            Expiry::Session => Kept::AsRecord(locks.store()?.at(Key::beside(lock, RUN))),
         };
         let by = Claimant {
-            owner: owner.unwrap_or(&locks.claimant().owner).to_owned(),
+            label: label.unwrap_or(&locks.claimant().label).to_owned(),
             ..locks.claimant().clone()
         };
         Ok(Self {
-            name: super::beside(lock, "once")?,
+            name: lock.beside(RUN)?,
             by,
             locks: locks.of_nobody(),
             kept,
@@ -63,36 +98,42 @@ impl Gate {
     pub(super) async fn shut_by(&self) -> Result<Option<Ran>> {
         match &self.kept {
             Kept::AsLock => {
-                let holders = self.locks.show(&self.name).await?.holders;
+                let holders = super::holders(&self.locks, &self.name).await?;
                 Ok(holders.into_iter().next().map(|holder| Ran {
                     by: holder.claimant,
                     ago: holder.held_for,
                     next_in: holder.time_left,
+                    token: holder.reason.and_then(|it| token_in(&it)),
                 }))
             }
-            Kept::AsRecord(store) => {
-                let record = store.read(&self.name).await?;
-                // An operator opens it by emptying the record.
-                let Some(record) = record.filter(|record| !record.value.is_empty()) else {
+            Kept::AsRecord(record) => {
+                let Some(record) = record.read().await? else {
                     return Ok(None);
                 };
-                Shut::read(&record.value)
-                    .map(|shut| shut.ran(wall_clock_micros()))
-                    .ok_or_else(|| self.unreadable())
+                let shut = Shut::read(&record.value).ok_or_else(|| self.unreadable())?;
+                let now = wall_clock_micros();
+                let ahead = Duration::from_micros(shut.since.saturating_sub(now));
+                if ahead > CLOCKS_APART {
+                    return Err(self.ahead_of_time(&shut, ahead));
+                }
+                Ok(shut.ran(now, record.token))
             }
         }
     }
 
     /// Shuts it for so long; false if it is shut already. For the holder of the lock that it belongs to.
-    pub(super) async fn shut(&self, time: Duration, lease: &LeaseView) -> Result<bool> {
+    pub(super) async fn shut(&self, time: Duration, pass: impl Into<Pass>) -> Result<bool> {
+        let pass = pass.into();
         match &self.kept {
             Kept::AsLock => {
-                let shut = self.locks.lock(&self.name).ttl(time.max(Ttl::MIN.get()));
-                let shut = shut.owner(&self.by.owner).reason("ran in this period");
+                let shut = super::request(&self.locks, self.name.clone());
+                let shut = shut.ttl(time.max(Ttl::MIN.get()));
+                let reason = format!("{RAN}{}", pass.token.get());
+                let shut = shut.label(&self.by.label).reason(reason);
                 let shut = shut.try_acquire().await?;
                 Ok(shut.map(|lease| lease.detach()).is_some())
             }
-            Kept::AsRecord(store) => {
+            Kept::AsRecord(record) => {
                 if self.shut_by().await?.is_some() {
                     return Ok(false);
                 }
@@ -102,7 +143,9 @@ impl Gate {
                     until: since.saturating_add(time.as_micros() as u64),
                     by: self.by.clone(),
                 };
-                match store.write_fenced(&self.name, shut.write(), lease).await? {
+                let shut = shut.write();
+                let content = Content::passing(shut.as_bytes(), time + SPARE);
+                match record.write_fenced(content, pass).await? {
                     Fenced::Written { .. } => Ok(true),
                     Fenced::Refused { .. } => Ok(false),
                 }
@@ -110,12 +153,55 @@ impl Gate {
         }
     }
 
+    /// Opens it; false if it was open.
+    async fn open(&self) -> Result<bool> {
+        let record = match &self.kept {
+            Kept::AsRecord(record) => record,
+            Kept::AsLock => {
+                let engine = self.locks.engine();
+                let broken = engine.force_release(&self.name).await;
+                return broken
+                    .map(|broken| broken == Released::Yes)
+                    .map_err(|error| {
+                        error
+                            .during("force-release", engine.about().location)
+                            .on(&self.name)
+                    });
+            }
+        };
+        let mut was_shut = false;
+        while let Some(there) = record.read().await? {
+            // Whatever is wrong with the record, it is to go.
+            was_shut |= self.shut_by().await.map_or(true, |ran| ran.is_some());
+            let nothing = Content::deleted(Duration::ZERO);
+            let deleted = record.write_if(nothing, Some(there.version)).await?;
+            if matches!(deleted, Checked::Written { .. }) {
+                break;
+            }
+        }
+        Ok(was_shut)
+    }
+
+    /// It would be shut for longer than any period; who is wrong, that host or this one, cannot be known.
+    fn ahead_of_time(&self, shut: &Shut, ahead: Duration) -> Error {
+        let ahead = humantime::format_duration(Duration::from_secs(ahead.as_secs()));
+        Error::new(
+            ErrorKind::EngineUnfit,
+            format!(
+                "the last run is said to begin in {ahead}: the clock of {:?} or of this host is wrong",
+                shut.by.host
+            ),
+        )
+        .advise("set the clocks, then forget that run: `leasehold break NAME --once-per`")
+        .on(&self.name)
+    }
+
     fn unreadable(&self) -> Error {
         Error::new(
             ErrorKind::EngineUnfit,
             format!("the record {} is not one of a run", self.name),
         )
-        .advise("see who else writes it, or use another name")
+        .advise("see who else writes leasehold's own records, or use another name")
     }
 }
 
@@ -142,13 +228,18 @@ impl Shut {
         })
     }
 
-    fn ran(self, now: u64) -> Option<Ran> {
+    fn ran(self, now: u64, token: FencingToken) -> Option<Ran> {
         (now < self.until).then(|| Ran {
             by: self.by,
             ago: Duration::from_micros(now.saturating_sub(self.since)),
             next_in: Duration::from_micros(self.until - now),
+            token: Some(token),
         })
     }
+}
+
+fn token_in(reason: &str) -> Option<FencingToken> {
+    FencingToken::new(reason.strip_prefix(RAN)?.parse().ok()?)
 }
 
 #[cfg(test)]
@@ -157,7 +248,7 @@ mod tests {
 
     fn by() -> Claimant {
         Claimant {
-            owner: "make it so".into(),
+            label: "make it so".into(),
             host: "web1".into(),
             pid: 42,
         }
@@ -168,9 +259,9 @@ mod tests {
         let locks = Locks::connect("memory:").await.unwrap();
         let lease = locks.lock("a").acquire().await.unwrap();
         let gate = Gate {
-            name: super::super::beside(lease.name(), "once").unwrap(),
+            name: lease.name().beside("once").unwrap(),
             by: by(),
-            kept: Kept::AsRecord(locks.store().unwrap()),
+            kept: Kept::AsRecord(locks.store().unwrap().at(Key::beside(lease.name(), "once"))),
             locks: locks.clone(),
         };
         assert_eq!(gate.shut_by().await.unwrap(), None);
@@ -192,6 +283,38 @@ mod tests {
             !gate.shut(time, &stale).await.unwrap(),
             "a stale holder shut it"
         );
+        assert_eq!(gate.shut_by().await.unwrap(), None);
+
+        assert!(!gate.open().await.unwrap(), "its time was over");
+        assert!(gate.shut(time, &next).await.unwrap());
+        assert!(gate.open().await.unwrap());
+        assert_eq!(gate.shut_by().await.unwrap(), None);
+    }
+
+    #[tokio::test]
+    async fn a_run_from_the_future_is_an_error() {
+        let locks = Locks::connect("memory:").await.unwrap();
+        let lease = locks.lock("a").acquire().await.unwrap();
+        let record = locks.store().unwrap().at(Key::beside(lease.name(), "once"));
+        let next_year = wall_clock_micros() + 365 * 86_400_000_000;
+        let shut = Shut {
+            since: next_year,
+            until: next_year + 1_000_000,
+            by: by(),
+        };
+        let content = shut.write();
+        let content = Content::passing(content.as_bytes(), SPARE);
+        record.write_fenced(content, (&lease).into()).await.unwrap();
+        let gate = Gate {
+            name: lease.name().beside("once").unwrap(),
+            by: by(),
+            kept: Kept::AsRecord(record),
+            locks: locks.clone(),
+        };
+        let error = gate.shut_by().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::EngineUnfit);
+        assert!(error.to_string().contains("web1"), "{error}");
+        assert!(gate.open().await.unwrap());
         assert_eq!(gate.shut_by().await.unwrap(), None);
     }
 

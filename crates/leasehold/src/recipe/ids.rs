@@ -6,13 +6,16 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use crate::claim::{ClaimId, fill_with_random};
+use async_trait::async_trait;
+
+use crate::claim::{ClaimId, ClaimIds, fill_with_random};
 use crate::error::{Error, ErrorKind, Result};
-use crate::guard::Store;
+use crate::guard::{Key, Slot, Store, UPDATE_LIMIT};
 use crate::locks::Locks;
 use crate::name::LockName;
+use crate::sync::Mutex;
 
 /// The first block; each that is used up before the next has come doubles it.
 const FIRST_BLOCK: u64 = 256;
@@ -25,8 +28,12 @@ const NUMBERS: u64 = 1 << 48;
 const SECRETS: usize = 64;
 
 impl Locks {
-    /// A pool of ids, shared by all who use the same name. `ErrorKind::Unsupported` where the engine keeps no guarded records;
-    /// the pool may then be kept elsewhere: [`IdPool::new`].
+    /// A pool of ids, shared by all who use the same name.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidName`]; [`ErrorKind::Unsupported`] if the engine keeps no guarded records: the pool can then be kept
+    /// elsewhere, with [`IdPool::new`].
     pub fn id_pool(&self, name: impl AsRef<str>) -> Result<IdPool> {
         IdPool::new(self.store()?, name)
     }
@@ -52,8 +59,8 @@ pub struct IdPool(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    store: Store,
-    key: LockName,
+    /// The next number that nobody has. Kept for ever: without it, numbers would be given out again.
+    numbers: Slot,
     /// Held for nanoseconds and never across an await, so a std Mutex.
     stock: Mutex<Stock>,
     /// Whoever refills holds this; the others wait for it to be done.
@@ -79,20 +86,32 @@ impl std::fmt::Debug for Stock {
 
 impl IdPool {
     /// A pool in this store.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidName`] if the name cannot be used.
     pub fn new(store: Store, name: impl AsRef<str>) -> Result<Self> {
         Ok(Self(Arc::new(Shared {
-            store,
-            key: super::beside(&LockName::new(name)?, "ids")?,
+            numbers: store.at(Key::beside(&LockName::new(name)?, "ids")),
             stock: Mutex::default(),
             refilling: tokio::sync::Mutex::default(),
         })))
     }
 
-    /// The next id; waits only if the pool is empty.
+    /// The next id; asks the engine only if the pool is empty.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::EngineUnfit`] if the pool's record is unusable or its numbers are used up; [`ErrorKind::TimedOut`] if others
+    /// changed the record for 10 seconds on end; and the [engine errors](crate::Error#engine-errors).
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, a block of numbers may have been reserved for nothing. None is given twice.
     pub async fn next(&self) -> Result<ClaimId> {
         loop {
             // Not within the `if let`, where the guard would live on.
-            let there = self.0.stock().take()?;
+            let there = self.0.stock.lock().take()?;
             if let Some(id) = there {
                 self.refill_in_background();
                 return Ok(id);
@@ -101,15 +120,23 @@ impl IdPool {
         }
     }
 
-    /// So many at once, with at most one request to the engine.
+    /// So many ids at once, usually with at most one update of the pool's record.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`next`](Self::next). The ids taken before are not given again.
+    ///
+    /// # Cancel safety
+    ///
+    /// That of [`next`](Self::next): the ids taken before are not given again.
     pub async fn take(&self, count: usize) -> Result<Vec<ClaimId>> {
-        let missing = (count as u64).saturating_sub(self.0.stock().left());
+        let missing = (count as u64).saturating_sub(self.0.stock.lock().left());
         if missing > 0 {
             self.0.reserve(missing).await?;
         }
         let mut ids = Vec::new();
         while ids.len() < count {
-            let there = self.0.stock().take()?;
+            let there = self.0.stock.lock().take()?;
             ids.push(match there {
                 Some(id) => id,
                 // Others were quicker.
@@ -121,13 +148,13 @@ impl IdPool {
 
     /// How often blocks were reserved so far: each takes a read and a write.
     pub fn refills(&self) -> u64 {
-        self.0.stock().refills
+        self.0.stock.lock().refills
     }
 
     /// Below half a block the next is reserved ahead of need.
     fn refill_in_background(&self) {
         {
-            let mut stock = self.0.stock();
+            let mut stock = self.0.stock.lock();
             if stock.being_refilled || stock.left() > stock.block / 2 {
                 return;
             }
@@ -139,25 +166,35 @@ impl IdPool {
         let shared = Arc::clone(&self.0);
         runtime.spawn(async move {
             let _alone = shared.refilling.lock().await;
-            // If it fails, whoever finds the pool empty is told.
-            let block = shared.stock().block;
+            // If it fails, whoever finds the pool empty gets the error.
+            let block = shared.stock.lock().block;
             if shared.reserve(block).await.is_err() {
-                shared.stock().being_refilled = false;
+                shared.stock.lock().being_refilled = false;
             }
         });
     }
 }
 
-impl Shared {
-    fn stock(&self) -> MutexGuard<'_, Stock> {
-        self.stock.lock().unwrap_or_else(PoisonError::into_inner)
+#[async_trait]
+impl ClaimIds for IdPool {
+    async fn next(&self) -> Result<ClaimId> {
+        IdPool::next(self).await
     }
+}
 
+impl Locks {
+    /// A handle whose claims are signed with ids from a pool, instead of 128 random bits each.
+    pub fn ids_from(&self, pool: &IdPool) -> Self {
+        self.with_ids(Arc::new(pool.clone()))
+    }
+}
+
+impl Shared {
     /// Refills for those who find it empty.
     async fn refill(&self) -> Result<()> {
         let _alone = self.refilling.lock().await;
         let block = {
-            let mut stock = self.stock();
+            let mut stock = self.stock.lock();
             if stock.left() > 0 {
                 // Another has done it meanwhile.
                 return Ok(());
@@ -172,8 +209,8 @@ impl Shared {
     /// Reserves a block of numbers. If the answer is lost the block is never used.
     async fn reserve(&self, size: u64) -> Result<()> {
         let mut reserved = Ok(0..0);
-        self.store
-            .update(&self.key, |old| {
+        self.numbers
+            .update(UPDATE_LIMIT, None, |old| {
                 reserved = block_after(old, size);
                 match (&reserved, old) {
                     (Ok(block), _) => block.end.to_string().into_bytes(),
@@ -182,7 +219,7 @@ impl Shared {
             })
             .await?;
         let block = reserved?;
-        self.stock().add(block);
+        self.stock.lock().add(block);
         Ok(())
     }
 }
@@ -199,7 +236,7 @@ fn block_after(record: Option<&[u8]>, size: u64) -> Result<Range<u64>> {
                     ErrorKind::EngineUnfit,
                     "the record is not one of an id pool",
                 )
-                .advise("see who else writes it, or use another name")
+                .advise("see who else writes leasehold's own records, or use another name")
             })?,
     };
     match start.checked_add(size) {

@@ -1,4 +1,4 @@
-//! Sixteen who add to one counter: by optimistic writes, and the same work under a lock.
+//! Sixteen writers on one counter: with optimistic writes, and with the same work under a lock.
 
 use std::time::{Duration, Instant};
 
@@ -9,48 +9,39 @@ use serde::Serialize;
 use tokio::task::JoinSet;
 
 use super::stats::rounded;
-use super::{ROUNDS, Subject, a_lock_name};
+use super::{ROUNDS, Subject, random_lock_name};
 use crate::exit::{Outcome, unexpected};
 
 const WRITERS: u32 = 16;
 
-/// How long one update may take; a writer that starves for longer fails the bench.
+/// How long one update may take before the bench fails.
 const LIMIT: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Serialize)]
 pub(super) struct Counter {
     pub(super) writers: u32,
     pub(super) optimistic_per_s: f64,
-    /// How often an optimistic update was tried until it succeeded.
+    /// Attempts per optimistic update.
     pub(super) tries_per_update: f64,
     pub(super) locked_per_s: f64,
-    /// Updates that the counter does not show: none, or the store is broken.
+    /// Updates missing from the counter: any means that the store is broken.
     pub(super) lost: u64,
 }
 
-/// `None` if the engine keeps no guarded records.
-pub(super) async fn measure(
-    url: &str,
-    turn: Duration,
-    progress: &ProgressBar,
-) -> Outcome<Option<Counter>> {
+pub(super) async fn measure(url: &str, turn: Duration, progress: &ProgressBar) -> Outcome<Counter> {
     let Subject { locks, .. } = Subject::connect(url).await?;
-    if !locks.capabilities().store {
-        progress.inc(u64::from(2 * ROUNDS));
-        return Ok(None);
-    }
     let store = locks.store()?;
-    let key = a_lock_name();
+    let key = random_lock_name();
     let (mut optimistic, mut tries, mut locked) = (0, 0, 0);
     for _ in 0..ROUNDS {
         let end = Instant::now() + turn;
         let (updates, tried) =
-            crowd(|| add_optimistically(store.clone(), key.clone(), end)).await?;
+            run_writers(|| add_optimistically(store.clone(), key.clone(), end)).await?;
         optimistic += updates;
         tries += tried;
         progress.inc(1);
         let end = Instant::now() + turn;
-        let (updates, _) = crowd(|| add_under_lock(locks.clone(), key.clone(), end)).await?;
+        let (updates, _) = run_writers(|| add_under_lock(locks.clone(), key.clone(), end)).await?;
         locked += updates;
         progress.inc(1);
     }
@@ -59,16 +50,16 @@ pub(super) async fn measure(
         .await?
         .map_or(0, |record| number(Some(&record.value)));
     let per_s = |updates: u64| rounded(updates as f64 / (turn * ROUNDS).as_secs_f64());
-    Ok(Some(Counter {
+    Ok(Counter {
         writers: WRITERS,
         optimistic_per_s: per_s(optimistic),
         tries_per_update: rounded(tries as f64 / optimistic.max(1) as f64),
         locked_per_s: per_s(locked),
         lost: (optimistic + locked).abs_diff(counted),
-    }))
+    })
 }
 
-async fn crowd<W>(writer: impl Fn() -> W) -> Outcome<(u64, u64)>
+async fn run_writers<W>(writer: impl Fn() -> W) -> Outcome<(u64, u64)>
 where
     W: Future<Output = leasehold::Result<(u64, u64)>> + Send + 'static,
 {
@@ -89,7 +80,7 @@ fn number(text: Option<&[u8]>) -> u64 {
     text.and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
-/// How many updates until the end, and in how many tries.
+/// Returns how many updates were made until the end, and in how many attempts.
 async fn add_optimistically(
     store: Store,
     key: String,

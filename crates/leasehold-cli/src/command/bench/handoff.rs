@@ -1,31 +1,29 @@
-//! Forced handoffs: many wait for one lock, and whoever was in last lets another in first.
+//! Forced handoffs: many wait for one lock, and the last holder waits until another has held it.
 
 use std::time::Duration;
 
 use indicatif::ProgressBar;
 use leasehold::clock::Clock;
-use leasehold::engine::Reach;
 use serde::Serialize;
 
-use super::crew::Crew;
-use super::stats::{Spread, ratio, rounded};
-use super::worker::{Done, Lane, Round, nanos};
-use super::{About, ROUNDS, Subject};
+use super::stats::{Percentiles, ratio, rounded};
+use super::waiters::{WaiterGroup, WaiterKind};
+use super::worker::{Round, RoundResult, Side, nanos};
+use super::{ROUNDS, Subject};
 use crate::command::block_on;
 use crate::exit::Outcome;
 
-/// All waiters hear of a round before it starts.
-const NOTICE: Duration = Duration::from_millis(50);
+/// How long before its start a round is announced to the waiters.
+const LEAD_TIME: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Serialize)]
 pub(super) struct Handoff {
     pub(super) waiters: u32,
-    /// Whether each waiter was a process of its own.
-    pub(super) processes: bool,
+    pub(super) waiters_are: WaiterKind,
     pub(super) ours: Handoffs,
-    pub(super) raw: Option<Handoffs>,
-    pub(super) raw_is: Option<&'static str>,
-    /// Of the handoffs a second; above 1 is faster than raw.
+    pub(super) baseline: Option<Handoffs>,
+    pub(super) baseline_is: Option<&'static str>,
+    /// Of the handoffs per second; above 1 is faster than the baseline.
     pub(super) ratio: Option<f64>,
 }
 
@@ -33,81 +31,86 @@ pub(super) struct Handoff {
 pub(super) struct Handoffs {
     pub(super) per_s: f64,
     /// From the end of one hold to the start of the next.
-    pub(super) gap: Spread,
-    /// Acquisitions of the waiter that had most, and of the one that had fewest.
+    pub(super) gap: Percentiles,
+    /// Acquisitions of the waiter with the most, and of the one with the fewest.
     pub(super) most: usize,
     pub(super) fewest: usize,
     pub(super) commands_per_handoff: Option<f64>,
-    /// Holds that began before the last had ended: none, or the engine is broken.
+    /// Holds that began before the previous one had ended: any means that the engine is broken.
     pub(super) overlaps: usize,
 }
 
 pub(super) fn measure(
     url: &str,
-    about: &About,
+    waiters_are: WaiterKind,
     waiters: u32,
     turn: Duration,
     progress: &ProgressBar,
 ) -> Outcome<Handoff> {
-    let raw_is = block_on(async {
-        let raw = Subject::connect(url).await?.raw;
-        Ok(raw.map(|limit| limit.handoff_is()))
+    let baseline_is = block_on(async {
+        let baseline = Subject::connect(url).await?.baseline;
+        Ok(baseline.map(|baseline| baseline.handoff_is()))
     })?;
-    let mut crew = Crew::gather(url, about, waiters)?;
-    let (mut ours, mut raw) = (Tally::default(), Tally::default());
+    let mut group = WaiterGroup::start(url, waiters_are, waiters)?;
+    let (mut ours, mut baseline) = (Tally::default(), Tally::default());
     for _ in 0..ROUNDS {
-        ours.add(play(&mut crew, Lane::Ours, turn)?);
+        ours.add(run(&mut group, Side::Ours, turn)?);
         progress.inc(1);
-        if raw_is.is_some() {
-            raw.add(play(&mut crew, Lane::Raw, turn)?);
+        if baseline_is.is_some() {
+            baseline.add(run(&mut group, Side::Baseline, turn)?);
         }
         progress.inc(1);
     }
     let ours = ours.sum_up(turn * ROUNDS);
-    let raw = raw_is.map(|_| raw.sum_up(turn * ROUNDS));
+    let baseline = baseline_is.map(|_| baseline.sum_up(turn * ROUNDS));
     Ok(Handoff {
         waiters,
-        processes: about.reach == Reach::Machine,
-        ratio: ratio(ours.per_s, raw.as_ref().map(|raw| raw.per_s)),
+        waiters_are,
+        ratio: ratio(ours.per_s, baseline.as_ref().map(|it| it.per_s)),
         ours,
-        raw,
-        raw_is,
+        baseline,
+        baseline_is,
     })
 }
 
-fn play(crew: &mut Crew, lane: Lane, turn: Duration) -> Outcome<(u64, Vec<Done>)> {
-    let start = Clock::machine().now() + NOTICE;
+fn run(group: &mut WaiterGroup, side: Side, turn: Duration) -> Outcome<(u64, Vec<RoundResult>)> {
+    let start = Clock::machine().now() + LEAD_TIME;
     let end = start + turn;
     let round = Round {
-        lane,
+        side,
         start: nanos(start),
         end: nanos(end),
     };
-    Ok((round.end, crew.play(round)?))
+    Ok((round.end, group.run(round)?))
 }
 
-/// What the rounds of one lane have come to.
+/// The sum of one side's rounds.
 #[derive(Debug, Default)]
 struct Tally {
     each: Vec<usize>,
     gaps: Vec<Duration>,
     commands: Option<u64>,
-    /// Holds that began in time, and all of them.
+    /// Holds that began before the end of their round.
     in_time: usize,
+    /// All holds.
     all: usize,
     overlaps: usize,
 }
 
 impl Tally {
-    fn add(&mut self, (end, round): (u64, Vec<Done>)) {
+    fn add(&mut self, (end, round): (u64, Vec<RoundResult>)) {
         self.each.resize(round.len(), 0);
         let mut holds = Vec::new();
-        for (each, done) in self.each.iter_mut().zip(round) {
-            *each += done.holds.iter().filter(|(began, _)| *began < end).count();
-            if let Some(commands) = done.commands {
+        for (each, result) in self.each.iter_mut().zip(round) {
+            *each += result
+                .holds
+                .iter()
+                .filter(|(began, _)| *began < end)
+                .count();
+            if let Some(commands) = result.commands {
                 *self.commands.get_or_insert(0) += commands;
             }
-            holds.extend(done.holds);
+            holds.extend(result.holds);
         }
         holds.sort_unstable();
         self.all += holds.len();
@@ -126,7 +129,7 @@ impl Tally {
         let all = self.all.max(1) as f64;
         Handoffs {
             per_s: rounded(self.in_time as f64 / time.as_secs_f64()),
-            gap: Spread::of(self.gaps),
+            gap: Percentiles::of(self.gaps),
             most: self.each.iter().copied().max().unwrap_or(0),
             fewest: self.each.iter().copied().min().unwrap_or(0),
             commands_per_handoff: self.commands.map(|sent| rounded(sent as f64 / all)),
@@ -140,17 +143,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gaps_fairness_and_overlaps_over_all_waiters() {
+    fn tally_sums_gaps_fairness_and_overlaps() {
         let mut tally = Tally::default();
-        let done = |holds: &[(u64, u64)]| Done {
+        let result = |holds: &[(u64, u64)]| RoundResult {
             holds: holds.to_vec(),
             commands: Some(4),
         };
-        let round = vec![done(&[(0, 1_000), (5_000, 6_000)]), done(&[(2_000, 4_000)])];
+        let round = vec![
+            result(&[(0, 1_000), (5_000, 6_000)]),
+            result(&[(2_000, 4_000)]),
+        ];
         tally.add((10_000, round));
         tally.add((
             30_000,
-            vec![done(&[(20_000, 22_000)]), done(&[(21_000, 23_000)])],
+            vec![result(&[(20_000, 22_000)]), result(&[(21_000, 23_000)])],
         ));
         let sum = tally.sum_up(Duration::from_secs(1));
         assert_eq!((sum.most, sum.fewest, sum.overlaps), (3, 2, 1));

@@ -3,22 +3,23 @@
 use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
+use leasehold::engine::baseline::BaselineLock;
 use serde::Serialize;
 use tokio::task::JoinSet;
 
-use super::cycle::{ours_once, raw_once};
+use super::cycle::{baseline_once, ours_once};
 use super::stats::{ratio, rounded};
-use super::{ROUNDS, Subject, a_lock_name};
+use super::{ROUNDS, Subject, random_lock_name};
 use crate::exit::{Outcome, unexpected};
 
-const TASKS: usize = 64;
+pub(super) const TASKS: usize = 64;
 
 #[derive(Debug, Serialize)]
 pub(super) struct Parallel {
     pub(super) tasks: usize,
     pub(super) ours_per_s: f64,
-    pub(super) raw_per_s: Option<f64>,
-    /// Above 1 is faster than raw.
+    pub(super) baseline_per_s: Option<f64>,
+    /// Above 1 is faster than the baseline.
     pub(super) ratio: Option<f64>,
 }
 
@@ -28,29 +29,34 @@ pub(super) async fn measure(
     progress: &ProgressBar,
 ) -> Outcome<Parallel> {
     let subject = Subject::connect(url).await?;
-    let name = a_lock_name();
-    let (mut ours, mut raws) = (0, 0);
+    let name = random_lock_name();
+    let (mut ours, mut baselines) = (0, 0);
+    let names: Vec<_> = (0..TASKS).map(|nth| format!("{name}-{nth}")).collect();
     for _ in 0..ROUNDS {
-        ours += ours_for(&subject, &name, turn).await?;
+        ours += ours_until(&subject, &names, Instant::now() + turn).await?;
         progress.inc(1);
-        raws += raw_for(&subject, &name, turn).await?;
+        baselines += baseline_for(&subject, &names, turn).await?;
         progress.inc(1);
     }
     let per_s = |cycles: usize| rounded(cycles as f64 / (turn * ROUNDS).as_secs_f64());
-    let raw_per_s = subject.raw.is_some().then(|| per_s(raws));
+    let baseline_per_s = subject.baseline.is_some().then(|| per_s(baselines));
     Ok(Parallel {
         tasks: TASKS,
         ours_per_s: per_s(ours),
-        raw_per_s,
-        ratio: ratio(per_s(ours), raw_per_s),
+        baseline_per_s,
+        ratio: ratio(per_s(ours), baseline_per_s),
     })
 }
 
-async fn ours_for(subject: &Subject, name: &str, turn: Duration) -> Outcome<usize> {
-    let end = Instant::now() + turn;
+/// How many cycles a task for each lock makes until then, all together.
+pub(super) async fn ours_until(
+    subject: &Subject,
+    names: &[String],
+    end: Instant,
+) -> Outcome<usize> {
     let mut tasks = JoinSet::new();
-    for nth in 0..TASKS {
-        let (locks, name) = (subject.locks.clone(), format!("{name}-{nth}"));
+    for name in names {
+        let (locks, name) = (subject.locks.clone(), name.clone());
         tasks.spawn(async move {
             let mut cycles = 0;
             while Instant::now() < end {
@@ -63,21 +69,28 @@ async fn ours_for(subject: &Subject, name: &str, turn: Duration) -> Outcome<usiz
     sum(tasks).await
 }
 
-async fn raw_for(subject: &Subject, name: &str, turn: Duration) -> Outcome<usize> {
-    let Some(limit) = &subject.raw else {
+/// Each with a connection of its own.
+async fn baseline_for(subject: &Subject, names: &[String], turn: Duration) -> Outcome<usize> {
+    let Some(limit) = &subject.baseline else {
         return Ok(0);
     };
     let mut opened = Vec::new();
-    for nth in 0..TASKS {
-        opened.push(limit.cycle(&format!("{name}-{nth}")).await?);
+    for name in names {
+        opened.push(limit.cycle(name).await?);
     }
-    let end = Instant::now() + turn;
+    baseline_until(opened, Instant::now() + turn).await
+}
+
+pub(super) async fn baseline_until(
+    locks: Vec<Box<dyn BaselineLock>>,
+    end: Instant,
+) -> Outcome<usize> {
     let mut tasks = JoinSet::new();
-    for mut raw in opened {
+    for mut lock in locks {
         tasks.spawn(async move {
             let mut cycles = 0;
             while Instant::now() < end {
-                raw_once(raw.as_mut()).await?;
+                baseline_once(lock.as_mut()).await?;
                 cycles += 1;
             }
             Ok(cycles)

@@ -1,18 +1,18 @@
-//! What a pile of measurements comes to.
+//! Statistics of the measurements.
 
 use std::time::Duration;
 
 use serde::Serialize;
 
-/// The middle and the tail, in microseconds.
+/// Percentiles, in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub(super) struct Spread {
+pub(super) struct Percentiles {
     pub(super) p50_us: f64,
     pub(super) p99_us: f64,
 }
 
-impl Spread {
-    /// Zero if there is nothing to measure.
+impl Percentiles {
+    /// Zero if there are no measurements.
     pub(super) fn of(mut times: Vec<Duration>) -> Self {
         times.sort_unstable();
         let at = |per_cent: usize| {
@@ -27,14 +27,15 @@ impl Spread {
     }
 }
 
-/// Two digits after the point say more than enough.
+/// Rounded to two decimal places.
 pub(super) fn rounded(number: f64) -> f64 {
     (number * 100.0).round() / 100.0
 }
 
-/// Ours against raw; `None` without a raw limit.
-pub(super) fn ratio(ours: f64, raw: Option<f64>) -> Option<f64> {
-    raw.filter(|raw| *raw > 0.0).map(|raw| rounded(ours / raw))
+/// Ours divided by the baseline; `None` without one.
+pub(super) fn ratio(ours: f64, baseline: Option<f64>) -> Option<f64> {
+    let baseline = baseline.filter(|baseline| *baseline > 0.0);
+    baseline.map(|baseline| rounded(ours / baseline))
 }
 
 #[cfg(test)]
@@ -42,10 +43,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn middle_and_tail() {
+    fn percentiles_of_unsorted_times() {
         let times = (1..=200).rev().map(Duration::from_micros).collect();
-        let spread = Spread::of(times);
-        assert_eq!((spread.p50_us, spread.p99_us), (101.0, 199.0));
-        assert_eq!(Spread::of(Vec::new()).p99_us, 0.0);
+        let percentiles = Percentiles::of(times);
+        assert_eq!((percentiles.p50_us, percentiles.p99_us), (101.0, 199.0));
+        assert_eq!(Percentiles::of(Vec::new()).p99_us, 0.0);
     }
 }

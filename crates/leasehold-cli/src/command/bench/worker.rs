@@ -1,4 +1,4 @@
-//! One waiter: takes part in rounds and tells when it held the lock.
+//! One waiter: takes part in rounds and reports when it held the lock.
 
 use std::io::{self, BufRead};
 use std::path::Path;
@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use leasehold::Locks;
 use leasehold::clock::{Clock, Moment};
-use leasehold::engine::raw::RawLock;
+use leasehold::engine::baseline::BaselineLock;
 use serde::{Deserialize, Serialize};
 
-use super::board::Board;
+use super::last_holder::LastHolder;
 use super::{Context, Subject};
 use crate::args::BenchWorkerArgs;
 use crate::command::block_on;
@@ -18,117 +18,117 @@ use crate::output;
 
 /// The longest hold.
 const HOLD_UP_TO_MICROS: u64 = 1_000;
-/// How often the last holder looks whether another is in.
-const LOOK_EVERY: Duration = Duration::from_micros(100);
+/// How often the last holder checks whether another has held the lock.
+const POLL_INTERVAL: Duration = Duration::from_micros(100);
 
-/// What a waiter is told to do.
+/// A round that a waiter takes part in.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(super) struct Round {
-    pub(super) lane: Lane,
+    pub(super) side: Side,
     /// Nanoseconds on the machine's clock.
     pub(super) start: u64,
     pub(super) end: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Lane {
+pub(super) enum Side {
     Ours,
-    Raw,
+    Baseline,
 }
 
-/// What a waiter has done.
+/// What a waiter did in a round.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(super) struct Done {
+pub(super) struct RoundResult {
     /// When each hold began and ended.
     pub(super) holds: Vec<(u64, u64)>,
     pub(super) commands: Option<u64>,
 }
 
-/// A waiter that is connected and waits for rounds.
+/// A connected waiter.
 pub(super) struct Worker {
     locks: Locks,
-    raw: Option<Box<dyn RawLock>>,
+    baseline: Option<Box<dyn BaselineLock>>,
     lock: String,
-    board: Board,
+    last_holder: LastHolder,
     id: u64,
 }
 
 impl Worker {
-    pub(super) async fn ready(subject: Subject, lock: &str, board: &Path) -> Outcome<Self> {
-        let raw = match &subject.raw {
-            Some(limit) => Some(limit.handoff(lock).await?),
+    pub(super) async fn new(subject: Subject, lock: &str, last_holder: &Path) -> Outcome<Self> {
+        let baseline = match &subject.baseline {
+            Some(baseline) => Some(baseline.handoff(lock).await?),
             None => None,
         };
         Ok(Self {
             locks: subject.locks,
-            raw,
+            baseline,
             lock: lock.to_owned(),
-            board: Board::open(board)
-                .map_err(|cause| unexpected("cannot open the board", cause))?,
+            last_holder: LastHolder::open(last_holder)
+                .map_err(|cause| unexpected("cannot open the file of the last holder", cause))?,
             id: fastrand::u64(1..),
         })
     }
 
-    /// A raw lock does not count.
-    fn commands_sent(&self, lane: Lane) -> Option<u64> {
-        let counts = lane == Lane::Ours;
+    /// Unknown for the baseline, which does not count its commands.
+    fn commands_sent(&self, side: Side) -> Option<u64> {
+        let counts = side == Side::Ours;
         counts
-            .then(|| self.locks.engine().commands_sent())
+            .then(|| self.locks.engine().about().requests)
             .flatten()
     }
 
-    pub(super) async fn take_part(&mut self, round: Round) -> Outcome<Done> {
+    pub(super) async fn run(&mut self, round: Round) -> Outcome<RoundResult> {
         let clock = Clock::machine();
         let end = moment(round.end);
         std::thread::sleep(moment(round.start).since(clock.now()));
-        let commands_before = self.commands_sent(round.lane);
+        let commands_before = self.commands_sent(round.side);
         let mut holds = Vec::new();
         while clock.now() < end {
             let began;
             let ended;
-            match (round.lane, &mut self.raw) {
-                (Lane::Ours, _) => {
+            match (round.side, &mut self.baseline) {
+                (Side::Ours, _) => {
                     let lease = self.locks.lock(&self.lock).wait_forever().acquire().await?;
                     began = clock.now();
-                    hold(&self.board, self.id)?;
+                    hold(&self.last_holder, self.id)?;
                     ended = clock.now();
                     lease.release().await?;
                 }
-                (Lane::Raw, Some(raw)) => {
-                    raw.acquire().await?;
+                (Side::Baseline, Some(lock)) => {
+                    lock.acquire().await?;
                     began = clock.now();
-                    hold(&self.board, self.id)?;
+                    hold(&self.last_holder, self.id)?;
                     ended = clock.now();
-                    raw.release().await?;
+                    lock.release().await?;
                 }
-                (Lane::Raw, None) => break,
+                (Side::Baseline, None) => break,
             }
             holds.push((nanos(began), nanos(ended)));
-            // Forced: whoever was in last lets another in first.
-            while last(&self.board)? == self.id && clock.now() < end {
-                std::thread::sleep(LOOK_EVERY);
+            // The forced handoff: another waiter goes first.
+            while get(&self.last_holder)? == self.id && clock.now() < end {
+                std::thread::sleep(POLL_INTERVAL);
             }
         }
         let commands = commands_before
-            .zip(self.commands_sent(round.lane))
+            .zip(self.commands_sent(round.side))
             .map(|(before, after)| after - before);
-        Ok(Done { holds, commands })
+        Ok(RoundResult { holds, commands })
     }
 }
 
-/// Asleep on this thread: the runtime's timers are too coarse, and spinning would take a core away.
-fn hold(board: &Board, id: u64) -> Outcome<()> {
-    board
-        .enter(id)
-        .map_err(|cause| unexpected("cannot write the board", cause))?;
+/// Sleeps on this thread: the runtime's timers are too coarse, and spinning would occupy a core.
+fn hold(last_holder: &LastHolder, id: u64) -> Outcome<()> {
+    last_holder
+        .set(id)
+        .map_err(|cause| unexpected("cannot write the last holder", cause))?;
     std::thread::sleep(Duration::from_micros(fastrand::u64(0..=HOLD_UP_TO_MICROS)));
     Ok(())
 }
 
-fn last(board: &Board) -> Outcome<u64> {
-    board
-        .last()
-        .map_err(|cause| unexpected("cannot read the board", cause))
+fn get(last_holder: &LastHolder) -> Outcome<u64> {
+    last_holder
+        .get()
+        .map_err(|cause| unexpected("cannot read the last holder", cause))
 }
 
 pub(super) fn nanos(moment: Moment) -> u64 {
@@ -139,17 +139,17 @@ fn moment(nanos: u64) -> Moment {
     Moment::from_origin(Duration::from_nanos(nanos))
 }
 
-/// A waiter in a process of its own: rounds on stdin, what was done on stdout.
+/// A waiter in its own process: reads rounds from stdin and writes results to stdout.
 pub(in crate::command) fn main(context: Context, args: BenchWorkerArgs) -> Outcome {
     block_on(async {
         let subject = Subject::connect(&context.url).await?;
-        let mut worker = Worker::ready(subject, &args.lock, &args.board).await?;
-        output::json_line(&Done::default())?;
+        let mut worker = Worker::new(subject, &args.lock, &args.last_holder).await?;
+        output::json_line(&RoundResult::default())?;
         for line in io::stdin().lock().lines() {
             let line = line.map_err(|cause| unexpected("cannot read the next round", cause))?;
             let round = serde_json::from_str(&line)
                 .map_err(|cause| unexpected("cannot read the next round", cause))?;
-            output::json_line(&worker.take_part(round).await?)?;
+            output::json_line(&worker.run(round).await?)?;
         }
         Ok(0)
     })

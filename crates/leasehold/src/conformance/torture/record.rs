@@ -1,4 +1,4 @@
-//! What the killed have told, put together.
+//! What the killed have reported, put together.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use crate::clock::Moment;
 use crate::conformance::child::Report;
-use crate::conformance::history::{Event, History, nanos};
+use crate::torture::history::{Event, History, Wait, gaps, nanos};
 
-/// All that a process said, and when it was told to die: it lived at least until then.
+/// All that a process said, and when it was killed: it lived at least until then.
 #[derive(Debug)]
 pub(super) struct Life {
     pub(super) reports: Vec<Report>,
@@ -21,16 +21,9 @@ pub(super) struct Record {
     waits: BTreeMap<String, Vec<Wait>>,
     /// By visit.
     valid_until: HashMap<String, Moment>,
-    disturbances: Vec<(String, Moment)>,
+    overwrites: Vec<(String, Moment)>,
     kills: usize,
     killed_inside: usize,
-}
-
-#[derive(Debug)]
-struct Wait {
-    from: Moment,
-    until: Moment,
-    obtained: bool,
 }
 
 impl Record {
@@ -49,8 +42,8 @@ impl Record {
                 } => {
                     valid_until = Moment::from_origin(until);
                 }
-                Report::Disturbed { by, at } => {
-                    self.disturbances.push((by, Moment::from_origin(at)));
+                Report::Overwritten { by, at } => {
+                    self.overwrites.push((by, Moment::from_origin(at)));
                 }
                 Report::Happened(event) => {
                     inside = match &event {
@@ -95,15 +88,16 @@ impl Record {
     }
 
     fn longest_gap(&self) -> Duration {
-        let gaps = self.waits.values().map(|waits| longest_gap(waits));
-        gaps.max().unwrap_or_default()
+        let gaps = self.waits.values().flat_map(|waits| gaps(waits));
+        let lengths = gaps.map(|gap| gap.until.since(gap.from));
+        lengths.max().unwrap_or_default()
     }
 
     /// Panics unless there was no overlap, tokens rose, and no lock stood still for longer than this
     /// while someone waited.
     pub(super) fn check(self, longest: Duration) {
         let gap = self.longest_gap();
-        for (by, at) in &self.disturbances {
+        for (by, at) in &self.overwrites {
             // One that was kept from running until its lease was over may still write.
             let excused = self.valid_until.get(by).is_some_and(|until| until < at);
             assert!(excused, "{by} left its mark beside another");
@@ -140,79 +134,12 @@ impl fmt::Display for Record {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Step {
-    Comes,
-    Enters,
-    Goes,
-}
-
-/// How long at most someone waited for a lock while nobody entered.
-fn longest_gap(waits: &[Wait]) -> Duration {
-    let steps = waits.iter().flat_map(|wait| {
-        let end = if wait.obtained {
-            Step::Enters
-        } else {
-            Step::Goes
-        };
-        [(wait.from, Step::Comes), (wait.until, end)]
-    });
-    let mut steps: Vec<_> = steps.collect();
-    steps.sort();
-    let mut since = Moment::from_origin(Duration::ZERO);
-    let mut waiting = 0;
-    let mut longest = Duration::ZERO;
-    for (at, step) in steps {
-        if waiting > 0 {
-            longest = longest.max(at.since(since));
-        }
-        match step {
-            Step::Comes => {
-                if waiting == 0 {
-                    since = at;
-                }
-                waiting += 1;
-            }
-            Step::Enters => {
-                waiting -= 1;
-                since = at;
-            }
-            Step::Goes => waiting -= 1,
-        }
-    }
-    longest
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn second(count: u64) -> Moment {
         Moment::from_origin(Duration::from_secs(count))
-    }
-
-    fn gap(waits: &[(u64, u64, bool)]) -> u64 {
-        let waits: Vec<_> = waits
-            .iter()
-            .map(|(from, until, obtained)| Wait {
-                from: second(*from),
-                until: second(*until),
-                obtained: *obtained,
-            })
-            .collect();
-        longest_gap(&waits).as_secs()
-    }
-
-    #[test]
-    fn a_gap_is_where_someone_waits_and_nobody_enters() {
-        assert_eq!(gap(&[]), 0);
-        assert_eq!(gap(&[(1, 2, true), (9, 9, true)]), 1);
-        assert_eq!(gap(&[(1, 6, true), (2, 8, true)]), 5);
-        assert_eq!(gap(&[(1, 9, true), (2, 4, true), (2, 7, true)]), 3);
-        // One after the other waits in vain.
-        assert_eq!(gap(&[(1, 4, false), (3, 7, false), (6, 9, true)]), 8);
-        assert_eq!(gap(&[(1, 4, false), (5, 9, true)]), 4);
-        assert_eq!(gap(&[(1, 9, false)]), 8);
     }
 
     fn entered(visit: &str, token: u64, at: u64, valid_until: u64) -> [Report; 3] {
@@ -280,23 +207,23 @@ mod tests {
         recorded([(waits, 9)]).check(Duration::from_secs(5));
     }
 
-    fn disturbed_at(at: u64) -> Record {
-        let mut disturbed: Vec<_> = entered("b", 2, 5, 9).into();
-        disturbed.push(Report::Disturbed {
+    fn overwritten_at(at: u64) -> Record {
+        let mut overwritten: Vec<_> = entered("b", 2, 5, 9).into();
+        overwritten.push(Report::Overwritten {
             by: "a".to_owned(),
             at: second(at).since_origin(),
         });
-        recorded([(entered("a", 1, 1, 7).into(), 2), (disturbed, 9)])
+        recorded([(entered("a", 1, 1, 7).into(), 2), (overwritten, 9)])
     }
 
     #[test]
     fn a_mark_left_too_late_is_excused() {
-        disturbed_at(8).check(LONG);
+        overwritten_at(8).check(LONG);
     }
 
     #[test]
     #[should_panic(expected = "left its mark")]
     fn a_mark_left_beside_another_is_noticed() {
-        disturbed_at(6).check(LONG);
+        overwritten_at(6).check(LONG);
     }
 }

@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 use crate::claim::Mode;
 use crate::conformance::child::{Report, say};
 use crate::conformance::ground::{ms, now};
-use crate::conformance::history::{Event, Recorder};
 use crate::error::ErrorKind;
 use crate::locks::Locks;
+use crate::torture::history::{Event, Recorder};
 
 pub(super) const TTL: Duration = ms(500);
 
@@ -75,7 +75,7 @@ async fn visit(locks: &Locks, Haunt { lock, file }: &Haunt, shared: bool) -> cra
         let found = fs::read_to_string(file).unwrap();
         let still_valid = lease.is_valid();
         if still_valid && found != mark {
-            say(&Report::Disturbed {
+            say(&Report::Overwritten {
                 by: found,
                 at: found_at.since_origin(),
             });

@@ -23,7 +23,7 @@ impl Keys {
     }
 
     /// The keys of all claims on a lock.
-    pub(crate) fn line(&self, name: &LockName) -> Span {
+    pub(crate) fn queue(&self, name: &LockName) -> Span {
         Span::of(format!("{}{}/", self.prefix, escape(name.as_str())))
     }
 
@@ -56,7 +56,7 @@ impl Keys {
     pub(crate) fn name_of(&self, key: &[u8]) -> Option<LockName> {
         let key = std::str::from_utf8(key).ok()?;
         let (name, _) = key.strip_prefix(&self.prefix)?.split_once('/')?;
-        LockName::new(unescape(name)).ok()
+        LockName::stored(unescape(name)).ok()
     }
 }
 
@@ -100,32 +100,32 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_name_stands_as_etcdctl_would_write_it() {
+    fn plain_name_is_written_as_etcdctl_does() {
         let keys = Keys::under("jobs/".to_owned());
-        let line = keys.line(&LockName::new("report").unwrap());
-        assert_eq!(line.start, b"jobs/report/");
-        assert_eq!(line.end, b"jobs/report0");
+        let queue = keys.queue(&LockName::new("report").unwrap());
+        assert_eq!(queue.start, b"jobs/report/");
+        assert_eq!(queue.end, b"jobs/report0");
     }
 
     #[test]
-    fn the_empty_beginning_is_everything() {
+    fn empty_prefix_finds_everything() {
         let all = Keys::under(String::new()).beginning("");
         assert_eq!((all.start, all.end), (vec![0], vec![0]));
     }
 
     proptest! {
         #[test]
-        fn no_claim_lies_in_anothers_line(one in "[a%/2F5]{1,6}", other in "[a%/2F5]{1,6}") {
+        fn claim_is_in_no_other_locks_queue(one in "[a%/2F5]{1,6}", other in "[a%/2F5]{1,6}") {
             let keys = Keys::under("p/".to_owned());
             let (one, other) = (LockName::new(one).unwrap(), LockName::new(other).unwrap());
             let key = keys.of(&one, &id());
-            let line = keys.line(&other);
-            prop_assert_eq!(line.start <= key && key < line.end, one == other);
+            let queue = keys.queue(&other);
+            prop_assert_eq!(queue.start <= key && key < queue.end, one == other);
             prop_assert_eq!(keys.name_of(&key), Some(one));
         }
 
         #[test]
-        fn a_beginning_finds_what_begins_so(name in "[a%/2F5]{1,6}", with in "[a%/2F5]{0,3}") {
+        fn prefix_finds_names_with_it(name in "[a%/2F5]{1,6}", with in "[a%/2F5]{0,3}") {
             let keys = Keys::under("p/".to_owned());
             let key = keys.of(&LockName::new(&name).unwrap(), &id());
             let found = keys.beginning(&with);

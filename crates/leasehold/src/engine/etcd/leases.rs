@@ -1,41 +1,52 @@
 //! etcd's leases: one for each TTL in whole seconds, and one for all who wait, shared by the claims of this client.
 //!
 //! A lease is kept alive when the core renews a claim, and while somebody waits; never by itself. So what nobody renews
-//! ends. Nothing is ever revoked: a lease that is no longer used ends with its time.
+//! ends. A lease that is no longer used ends with its time, or is revoked when the client ends.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use super::cluster::{Cluster, Refused};
+use futures_util::future::join_all;
+
+use super::client::{Client, Refused};
 use super::failure;
 use super::proto::{Header, RangeRequest};
 use crate::claim::Ttl;
 use crate::clock::{Clock, Moment};
 use crate::error::Result;
+use crate::sync::Mutex;
 
 /// How long a dead waiter holds up those behind it; the server may allow no less than a bit more.
 const WAITING_SECONDS: i64 = 2;
+
+/// A process that ends does not wait longer for a cluster that does not answer.
+const REVOKING: Duration = Duration::from_secs(1);
 
 /// What a lease is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Purpose {
     /// Claims with a TTL of so many seconds, rounded up.
-    Hold(i64),
+    Hold(u64),
     /// Claims that wait, and those that had to until they are renewed for the first time.
     Wait,
 }
 
 impl Purpose {
     pub(crate) fn of(ttl: Ttl) -> Self {
-        let up = u64::from(ttl.get().subsec_nanos() > 0);
-        Purpose::Hold((ttl.get().as_secs() + up) as i64)
+        Self::with_spare(ttl, Duration::ZERO)
+    }
+
+    /// The same, for so much longer.
+    pub(crate) fn with_spare(ttl: Ttl, spare: Duration) -> Self {
+        let upwards = u64::from(ttl.get().subsec_nanos() > 0);
+        Purpose::Hold(ttl.get().as_secs() + upwards + spare.as_secs())
     }
 
     fn seconds(self) -> i64 {
         match self {
-            Purpose::Hold(seconds) => seconds,
+            Purpose::Hold(seconds) => i64::try_from(seconds).unwrap_or(i64::MAX),
             Purpose::Wait => WAITING_SECONDS,
         }
     }
@@ -47,7 +58,9 @@ pub(crate) struct Lease {
     /// As the server granted it, which may be longer than was asked for.
     pub(crate) ttl: Duration,
     promise: Mutex<Promise>,
-    guarded: AtomicBool,
+    watched: AtomicBool,
+    /// Keys that were to be moved to it, of which no answer says whether they are.
+    unanswered: AtomicUsize,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -63,48 +76,62 @@ impl Lease {
             id,
             ttl,
             promise: Mutex::new(Promise { asked, until }),
-            guarded: AtomicBool::new(false),
+            watched: AtomicBool::new(false),
+            unanswered: AtomicUsize::new(0),
         }
     }
 
-    fn promise(&self) -> MutexGuard<'_, Promise> {
-        self.promise.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Until when it surely lives.
+    /// Until when it certainly lives.
     pub(crate) fn promised_until(&self) -> Moment {
-        self.promise().until
+        self.promise.lock().until
     }
 
     /// Whether a claim that joins now would have much less than its TTL.
     pub(crate) fn is_stale(&self, now: Moment) -> bool {
-        now.since(self.promise().asked) > self.ttl / 10
+        now.since(self.promise.lock().asked) > self.ttl / 10
     }
 
     /// When it should be kept alive again.
     pub(crate) fn due(&self) -> Moment {
-        self.promise().asked + self.ttl / 3
+        self.promise.lock().asked + self.ttl / 3
     }
 
     /// Whether nobody has watched for its end so far.
-    pub(crate) fn be_guarded(&self) -> bool {
-        !self.guarded.swap(true, Ordering::Relaxed)
+    pub(crate) fn be_watched(&self) -> bool {
+        !self.watched.swap(true, Ordering::Relaxed)
     }
 
-    /// One of which nothing is known but that a key is under it.
-    pub(crate) fn unknown(id: i64) -> Self {
+    /// A key is about to be moved to it. The lock may be held all the while, by another process too: unless there is an answer,
+    /// the lease is never revoked.
+    pub(crate) fn awaits_answer(&self) {
+        self.unanswered.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// What has become of that is known.
+    pub(crate) fn is_answered(&self) {
+        self.unanswered.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Whether the lock of somebody who relies on it may be under it, unknown to this client.
+    fn may_hold_unanswered(&self) -> bool {
+        self.unanswered.load(Ordering::Relaxed) > 0
+    }
+
+    /// One that has ended.
+    #[cfg(test)]
+    pub(crate) fn ended(id: i64) -> Self {
         Self::new(id, Duration::ZERO, Moment::from_origin(Duration::ZERO))
     }
 
     fn kept_alive(&self, asked: Moment) {
-        let mut promise = self.promise();
+        let mut promise = self.promise.lock();
         promise.asked = promise.asked.max(asked);
         promise.until = promise.until.max(asked + validity(self.ttl));
     }
 }
 
 fn validity(ttl: Duration) -> Duration {
-    Ttl::new(ttl).map_or(Duration::ZERO, Ttl::validity)
+    Ttl::sticky(ttl).map_or(Duration::ZERO, Ttl::validity)
 }
 
 /// What a keep-alive came to.
@@ -114,37 +141,69 @@ pub(crate) enum KeptAlive {
     /// The server has no such lease any more, and so none of its keys.
     Gone,
     /// The leader that answered may have been one no longer.
-    Doubtful,
+    Unknown,
 }
 
 #[derive(Debug)]
 pub(crate) struct Leases {
-    cluster: Arc<Cluster>,
+    client: Arc<Client>,
     /// A key of ours that need not be there, to ask the quorum for.
     any_key: Vec<u8>,
-    current: Mutex<HashMap<Purpose, Arc<Lease>>>,
+    ours: Mutex<Ours>,
     /// One grant at a time.
     granting: tokio::sync::Mutex<()>,
 }
 
+/// The leases that this client was granted. Whoever uses one has a reference to it, which it got from here: what has no other can
+/// be released.
+#[derive(Debug, Default)]
+struct Ours {
+    current: HashMap<Purpose, Arc<Lease>>,
+    /// Those that nothing new comes under.
+    retired: Vec<Arc<Lease>>,
+}
+
+impl Ours {
+    fn all(&self) -> impl Iterator<Item = &Arc<Lease>> {
+        self.current.values().chain(&self.retired)
+    }
+
+    /// Takes those out that are of no use to anyone, and of which this says so.
+    fn take_unused(&mut self, is_taken: impl Fn(&Lease) -> bool) -> Vec<Arc<Lease>> {
+        let mut taken = Vec::new();
+        let mut keep = |lease: &Arc<Lease>| {
+            let keep = Arc::strong_count(lease) > 1 || !is_taken(lease);
+            if !keep {
+                taken.push(Arc::clone(lease));
+            }
+            keep
+        };
+        self.current.retain(|_, lease| keep(lease));
+        self.retired.retain(keep);
+        taken
+    }
+}
+
 impl Leases {
-    pub(crate) fn on(cluster: Arc<Cluster>, any_key: Vec<u8>) -> Self {
+    pub(crate) fn on(client: Arc<Client>, any_key: Vec<u8>) -> Self {
         Self {
-            cluster,
+            client,
             any_key,
-            current: Mutex::default(),
+            ours: Mutex::default(),
             granting: tokio::sync::Mutex::default(),
         }
     }
 
-    fn all(&self) -> MutexGuard<'_, HashMap<Purpose, Arc<Lease>>> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The lease that a key is under, if it is one of this client's.
+    pub(crate) fn of(&self, id: i64) -> Option<Arc<Lease>> {
+        let ours = self.ours.lock();
+        ours.all().find(|lease| lease.id == id).cloned()
     }
 
-    /// The lease for this, if there is one that surely lives.
+    /// The lease for this, if there is one that certainly lives.
     pub(crate) fn current(&self, purpose: Purpose) -> Option<Arc<Lease>> {
         let now = Clock::machine().now();
-        let lease = self.all().get(&purpose).cloned();
+        let lease = self.ours.lock().current.get(&purpose).cloned();
         lease.filter(|lease| lease.promised_until() > now)
     }
 
@@ -157,50 +216,99 @@ impl Leases {
         if let Some(lease) = self.current(purpose) {
             return Ok(lease);
         }
-        let reply = self.cluster.grant(purpose.seconds()).await?;
+        let reply = self.client.grant(purpose.seconds()).await?;
         let ttl = u64::try_from(reply.message.ttl).map_err(|_| failure::nonsense())?;
         let lease = Lease::new(reply.message.id, Duration::from_secs(ttl), reply.sent);
         let lease = Arc::new(lease);
-        self.all().insert(purpose, Arc::clone(&lease));
+        let mut ours = self.ours.lock();
+        let before = ours.current.insert(purpose, Arc::clone(&lease));
+        ours.retired.extend(before);
         Ok(lease)
     }
 
-    /// The lease for this with its whole time before it.
+    /// The lease for this with its whole time before it, counted from now or later.
     pub(crate) async fn renewed(&self, purpose: Purpose) -> Result<Arc<Lease>> {
-        if let Some(lease) = self.current(purpose) {
+        let start = Clock::machine().now();
+        loop {
+            let lease = self.get(purpose).await?;
+            if lease.promise.lock().asked >= start {
+                return Ok(lease);
+            }
             match self.keep_alive(&lease).await? {
                 KeptAlive::Yes => return Ok(lease),
                 KeptAlive::Gone => {}
-                KeptAlive::Doubtful => return Err(changing_leaders()),
+                KeptAlive::Unknown => return Err(changing_leaders()),
             }
         }
-        self.get(purpose).await
     }
 
     /// Keeps it alive. A leader that was stopped and has been replaced may answer before it finds out, so the promise
     /// counts only if a quorum, asked afterwards, still knows no other.
+    ///
+    /// A new leader may answer before it carries out what the one before has left in its log, which may be the revocation of this lease. So the
+    /// promise is for keys that are seen or put under the lease after this has returned, and for no others.
     pub(crate) async fn keep_alive(&self, lease: &Lease) -> Result<KeptAlive, Refused> {
-        let kept = self.cluster.keep_alive(lease.id).await?;
+        let kept = self.client.keep_alive(lease.id).await?;
         if kept.message.ttl <= 0 {
             self.retire(lease.id);
             return Ok(KeptAlive::Gone);
         }
-        let nothing = RangeRequest {
-            key: self.any_key.clone(),
-            keys_only: true,
-            ..RangeRequest::default()
-        };
-        let quorum = self.cluster.ask_quorum(nothing).await?;
-        if term(&kept.message.header) != term(&quorum.message.header) {
-            return Ok(KeptAlive::Doubtful);
+        if !self.is_still(&kept.message.header).await? {
+            return Ok(KeptAlive::Unknown);
         }
         lease.kept_alive(kept.sent);
         Ok(KeptAlive::Yes)
     }
 
+    /// How long a lease lasts whenever it is kept alive; `None` if there is none. As a leader knows it that a quorum still follows
+    /// afterwards.
+    pub(crate) async fn granted(&self, id: i64) -> Result<Option<Duration>> {
+        let lease = self.client.time_left(id).await?.message;
+        match self.is_still(&lease.header).await? {
+            true => Ok(u64::try_from(lease.granted_ttl)
+                .ok()
+                .filter(|seconds| *seconds > 0)
+                .map(Duration::from_secs)),
+            false => Err(changing_leaders()),
+        }
+    }
+
+    /// Whether a quorum still knows no later term than the one this was answered in.
+    async fn is_still(&self, answered: &Option<Header>) -> Result<bool, Refused> {
+        let nothing = RangeRequest {
+            key: self.any_key.clone(),
+            keys_only: true,
+            ..RangeRequest::default()
+        };
+        let quorum = self.client.ask_quorum(nothing).await?;
+        Ok(term(answered) == term(&quorum.message.header))
+    }
+
     /// It is used no more and ends with its time, with whatever may yet arrive under it.
     pub(crate) fn retire(&self, id: i64) {
-        self.all().retain(|_, lease| lease.id != id);
+        let mut ours = self.ours.lock();
+        let Ours { current, retired } = &mut *ours;
+        current.retain(|_, lease| {
+            let keep = lease.id != id;
+            if !keep {
+                retired.push(Arc::clone(lease));
+            }
+            keep
+        });
+        // Those that have ended by themselves.
+        let now = Clock::machine().now();
+        ours.take_unused(|lease| lease.promised_until() < now);
+    }
+
+    /// Revokes all that no claim of this client is under, and no request names that is in flight or was not answered.
+    pub(crate) async fn revoke_unused(&self) {
+        let unused = self
+            .ours
+            .lock()
+            .take_unused(|lease| !lease.may_hold_unanswered());
+        let revoke = unused.iter().map(|lease| self.client.revoke(lease.id));
+        // If that fails, they end with their time.
+        let _ = tokio::time::timeout(REVOKING, join_all(revoke)).await;
     }
 }
 

@@ -2,38 +2,44 @@
 //!
 //! | file | what is there |
 //! |---|---|
+//! | `config.rs`, `failure.rs` | URLs and errors |
 //! | `proto.rs`, `rpc.rs` | etcd's messages and calls |
-//! | `cluster.rs` | the members: who is asked, and who next |
-//! | `keys.rs`, `entry.rs` | which key a claim has, and what is written in it |
-//! | `line.rs` | what is asked of the claims on a lock, which stand in one line |
-//! | `leases.rs` | etcd's leases, shared by many claims |
-//! | `places.rs` | what is known of this client's claims |
-//! | `attempt.rs`, `waiting.rs`, `taking.rs`, `renewal.rs`, `ending.rs` | how a claim joins the line, waits, takes the lock, is kept and ends |
-//! | `watching.rs` | one stream for all that is watched |
-//! | `shown.rs` | what people see |
-//! | `settings.rs`, `failure.rs` | URLs and errors |
+//! | `client.rs` | the members of the cluster: who is asked, and who next |
+//! | `keys.rs`, `value.rs` | which key a claim has, and what is written in it |
+//! | `protocol.rs` | the requests on the queue of a lock's claims, and how answers are read |
+//! | `leases.rs`, `session.rs` | etcd's leases, shared by many claims, and how their ends are noticed |
+//! | `claim.rs` | the states of a claim |
+//! | `attempt.rs`, `waiting.rs`, `taking.rs`, `renewal.rs`, `ending.rs` | how a claim joins the queue, waits, takes the lock, is kept and ends |
+//! | `listener.rs` | one stream for all that is watched |
+//! | `inspect.rs`, `records.rs` | what is shown, and guarded records |
 
 mod attempt;
-mod cluster;
+#[cfg(feature = "bench")]
+mod baseline;
+mod claim;
+mod client;
+mod config;
+mod doctor;
 mod ending;
-mod entry;
 mod failure;
+mod inspect;
 mod keys;
 mod leases;
-mod line;
-mod places;
+mod listener;
+mod member;
 mod proto;
-#[cfg(feature = "bench")]
-mod raw;
+mod protocol;
 mod records;
 mod renewal;
 mod rpc;
-mod settings;
-mod shown;
+mod session;
 mod taking;
-mod to_the_end;
+mod value;
 mod waiting;
-mod watching;
+
+pub use self::config::EtcdConfig;
+// In the version whose types `EtcdConfig` takes.
+pub use tonic;
 
 use std::sync::Arc;
 
@@ -41,208 +47,221 @@ use async_trait::async_trait;
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 
-use self::cluster::{Cluster, Refused};
+use self::claim::Claims;
+use self::client::Client;
 use self::keys::Keys;
 use self::leases::Leases;
-use self::places::Places;
-use self::records::Records;
-use self::settings::Settings;
-use self::to_the_end::to_the_end;
-use self::watching::Watching;
-use crate::claim::Claim;
-use crate::engine::overdue::Overdue;
+use self::listener::Listener;
+use self::member::Reach;
+use self::records::{Lifetimes, Records};
+use crate::claim::{Claim, Ttl};
+use crate::engine::doctor::Finding;
 use crate::engine::{
-    Attempt, Capabilities, Contention, Driver, Engine, Expiry, Fairness, LockInfo, Query, Reach,
-    Released, Renew, Renewal, Safety, Survives, TokenSource, Wake,
+    About, Attempt, Driver, Engine, LockInfo, Query, Released, Renew, Renewal, Wake, queue_rules,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::GuardedStore;
 use crate::guard::by_version::ByVersion;
 use crate::name::LockName;
-use crate::url::EngineUrl;
 
 /// How `etcd:` URLs are connected.
 pub const DRIVER: Driver = Driver {
     schemes: &["etcd", "etcds"],
-    options: settings::OPTIONS,
+    options: config::OPTIONS,
     example: "etcd://127.0.0.1:2379",
-    connect: |url| {
-        Box::pin(async move {
-            let location = url.to_string();
-            match Etcd::connect(&url).await {
-                Ok(etcd) => Ok(Arc::new(etcd) as Arc<dyn Engine>),
-                Err(error) => Err(error.during("connect", location)),
-            }
-        })
-    },
+    connect: |url| Box::pin(async move { EtcdConfig::from_url(&url)?.connect().await }),
+    #[cfg(feature = "bench")]
+    baseline: Some(|url| Ok(Arc::new(baseline::EtcdBaseline(EtcdConfig::from_url(url)?)))),
 };
 
 /// Locks on an etcd cluster.
 #[derive(Debug)]
 pub struct Etcd {
-    client: Arc<Client>,
-    warnings: Vec<String>,
+    shared: Arc<Shared>,
+    found: Vec<Finding>,
     /// What goes on in the background, and ends with this.
     tasks: Vec<AbortHandle>,
 }
 
 /// What requests and background tasks share.
 #[derive(Debug)]
-struct Client {
-    settings: Settings,
-    cluster: Arc<Cluster>,
+struct Shared {
+    config: EtcdConfig,
+    client: Arc<Client>,
     keys: Keys,
     leases: Leases,
-    places: Places,
-    /// Claims of this client that nobody renews: their lease may live on for others.
-    overdue: Overdue,
-    watching: Watching,
+    lifetimes: Arc<Lifetimes>,
+    claims: Claims,
+    listener: Listener,
     /// Someone has begun to wait.
     waits: Notify,
     /// Counts how often all who wait had to look again.
     look_again: watch::Sender<u64>,
     /// Counts what may have ended locks all at once.
-    disturbances: watch::Sender<u64>,
+    session_events: watch::Sender<u64>,
 }
 
 impl Etcd {
     /// Connects, and sees whether the cluster can be used.
-    pub async fn connect(url: &EngineUrl) -> Result<Self> {
-        let settings = Settings::from_url(url)?;
-        let cluster = Arc::new(Cluster::new(&settings));
-        let mut warnings = Vec::new();
-        match cluster.log_in().await {
-            Err(Refused::Answer(said)) if said.message().contains("not enabled") => warnings.push(
-                "the cluster does not ask for passwords: the user in the URL means nothing (etcdctl auth enable)".to_owned(),
-            ),
-            answer => answer?,
+    async fn connect(config: EtcdConfig, members: Vec<Reach>) -> Result<Self> {
+        let client = Arc::new(Client::new(&config, members));
+        let mut found = Vec::new();
+        if !client.log_in().await.map_err(failure::of_greeting)? {
+            found.push(
+                Finding::warning("authentication", "off")
+                    .means(
+                        "the cluster does not ask for passwords: the user in the URL means nothing",
+                    )
+                    .fix("etcdctl auth enable"),
+            );
         }
-        check_version(&cluster.status().await?.message.version)?;
-        let (watching, watch) = Watching::on(Arc::clone(&cluster));
-        let keys = Keys::under(settings.prefix.clone());
-        let client = Arc::new(Client {
-            leases: Leases::on(Arc::clone(&cluster), keys.session(0)),
+        let status = client.status().await.map_err(failure::of_greeting)?;
+        let version = &status.message.version;
+        let version = Version::read(version).ok_or_else(|| too_old(version))?;
+        if version.has_leases_revoked_by_old_leaders() && client.has_many_members() {
+            found.push(
+                Finding::efficiency("old_leader", format!("etcd {}", status.message.version))
+                    .means("a leader that stood still and was replaced may revoke leases that are kept alive, and so free locks that are held: etcd-io/etcd#15247")
+                    .fix("use etcd 3.4.31, 3.5.13 or newer"),
+            );
+        }
+        let (listener, listen) = Listener::on(Arc::clone(&client));
+        let keys = Keys::under(config.prefix.clone());
+        let shared = Arc::new(Shared {
+            leases: Leases::on(Arc::clone(&client), keys.session(0)),
             keys,
-            places: Places::default(),
-            overdue: Overdue::default(),
-            watching,
+            lifetimes: Arc::default(),
+            claims: Claims::default(),
+            listener,
             waits: Notify::new(),
             look_again: watch::Sender::new(0),
-            disturbances: watch::Sender::new(0),
-            settings,
-            cluster,
+            session_events: watch::Sender::new(0),
+            config,
+            client,
         });
         let tasks = vec![
-            tokio::spawn(watch).abort_handle(),
-            tokio::spawn(waiting::keep_places(Arc::clone(&client))).abort_handle(),
-            tokio::spawn(ending::end_overdue(Arc::clone(&client))).abort_handle(),
+            tokio::spawn(listen).abort_handle(),
+            tokio::spawn(waiting::keep_waiting(Arc::clone(&shared))).abort_handle(),
+            tokio::spawn(ending::end_expired(Arc::clone(&shared))).abort_handle(),
         ];
         Ok(Self {
-            client,
-            warnings,
+            shared,
+            found,
             tasks,
         })
     }
 }
 
-fn check_version(version: &str) -> Result<()> {
-    let mut numbers = version.split('.').map(|number| number.parse::<u32>());
-    match (numbers.next(), numbers.next()) {
-        (Some(Ok(major)), Some(Ok(minor))) if (major, minor) >= (3, 4) => Ok(()),
-        _ => Err(Error::new(
-            ErrorKind::EngineUnfit,
-            format!("the server is etcd {version}"),
-        )
-        .advise("use 3.4 or newer")),
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Version(u32, u32, u32);
+
+impl Version {
+    /// `None` if it is none that can be used.
+    fn read(text: &str) -> Option<Self> {
+        let text = text.split(['-', '+']).next()?;
+        let mut numbers = text.split('.').map(|number| number.parse().ok());
+        let version = Self(
+            numbers.next()??,
+            numbers.next()??,
+            numbers.next().flatten()?,
+        );
+        (version >= Self(3, 4, 0)).then_some(version)
     }
+
+    fn has_leases_revoked_by_old_leaders(self) -> bool {
+        match self {
+            Self(3, 4, patch) => patch < 31,
+            Self(3, 5, patch) => patch < 13,
+            _ => false,
+        }
+    }
+}
+
+fn too_old(version: &str) -> Error {
+    let what = format!("the server is etcd {version}");
+    Error::new(ErrorKind::EngineUnfit, what).advise("use 3.4 or newer")
 }
 
 impl Drop for Etcd {
     fn drop(&mut self) {
         self.tasks.iter().for_each(AbortHandle::abort);
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            let shared = Arc::clone(&self.shared);
+            runtime.spawn(async move { shared.leases.revoke_unused().await });
+        }
     }
 }
 
 #[async_trait]
 impl Engine for Etcd {
-    fn scheme(&self) -> &'static str {
-        "etcd"
+    fn about(&self) -> About {
+        let location = self.shared.config.location();
+        About::new("etcd", location, queue_rules::CAPABILITIES)
+            .findings(self.found.iter().cloned())
+            .session_events(self.shared.session_events.subscribe())
+            .requests(self.shared.client.commands_sent())
     }
 
-    fn location(&self) -> String {
-        self.client.settings.location.clone()
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            shared: true,
-            permits: true,
-            fairness: Fairness::Fifo,
-            tokens: TokenSource::StoreRevision,
-            expiry: Expiry::Ttl,
-            reach: Reach::Network,
-            safety: Safety::Correctness,
-            store: true,
-            survives: &[
-                Survives::ClientKilled,
-                Survives::EngineRestart,
-                Survives::PowerLoss,
-                Survives::NodeLoss,
-                Survives::ClockStep,
-            ],
-        }
-    }
-
-    fn warnings(&self) -> Vec<String> {
-        self.warnings.clone()
-    }
-
-    /// It is carried out to its end, whoever drops this. So a release that comes after it knows what it has to take back.
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt> {
-        let (client, claim) = (Arc::clone(&self.client), claim.clone());
-        to_the_end(async move { client.attempt(&claim).await }).await
+        self.shared.attempt(claim).await
     }
 
-    async fn wait(&self, claim: &Claim, _seen: &Contention) -> Result<Wake> {
-        self.client.wait(claim).await
+    async fn wait(&self, claim: &Claim) -> Result<Wake> {
+        self.shared.wait(claim).await
     }
 
     async fn renew(&self, held: &[Renew<'_>]) -> Vec<Result<Renewal>> {
-        self.client.renew(held).await
+        self.shared.renew(held).await
     }
 
-    /// The same: who waits for it no longer would leave a place behind that lives as long as others of this client wait.
     async fn release(&self, claim: &Claim) -> Result<Released> {
-        let (client, claim) = (Arc::clone(&self.client), claim.clone());
-        to_the_end(async move { client.release(&claim).await }).await
+        self.shared.release(claim).await
     }
 
     async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>> {
-        self.client.inspect(query).await
+        self.shared.inspect(query).await
     }
 
-    async fn break_lock(&self, name: &LockName) -> Result<Released> {
-        self.client.break_lock(name).await
+    async fn force_release(&self, name: &LockName) -> Result<Released> {
+        self.shared.force_release(name).await
     }
 
-    async fn disturbed(&self, seen: u64) -> u64 {
-        let mut disturbances = self.client.disturbances.subscribe();
-        let changed = disturbances.wait_for(|count| *count != seen).await;
-        changed.map_or(seen, |count| *count)
+    async fn findings(&self, _ttl: Ttl) -> Vec<Finding> {
+        doctor::findings(self).await
+    }
+
+    async fn close(&self) {
+        self.shared.leases.revoke_unused().await;
     }
 
     fn store(&self) -> Option<Arc<dyn GuardedStore>> {
-        let Client { cluster, keys, .. } = &*self.client;
-        let records = Records::on(Arc::clone(cluster), keys.clone());
+        let Shared {
+            client,
+            keys,
+            lifetimes,
+            ..
+        } = &*self.shared;
+        let records = Records::on(Arc::clone(client), keys.clone(), Arc::clone(lifetimes));
         Some(Arc::new(ByVersion(records)))
     }
+}
 
-    fn commands_sent(&self) -> Option<u64> {
-        Some(self.client.cluster.commands_sent())
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    #[cfg(feature = "bench")]
-    fn raw_limit(&self) -> Option<Arc<dyn crate::engine::raw::RawLimit>> {
-        Some(Arc::new(raw::Raw::on(&self.client.settings)))
+    #[test]
+    fn versions_and_their_known_faults() {
+        for old in ["3.4.23", "3.4.30", "3.5.0", "3.5.12"] {
+            let version = Version::read(old).unwrap();
+            assert!(version.has_leases_revoked_by_old_leaders(), "{old}");
+        }
+        for fine in ["3.4.31", "3.5.13", "3.6.0-rc.1", "4.0.0"] {
+            let version = Version::read(fine).unwrap();
+            assert!(!version.has_leases_revoked_by_old_leaders(), "{fine}");
+        }
+        for unfit in ["3.3.27", "2.3.8", "", "new"] {
+            assert_eq!(Version::read(unfit), None, "{unfit}");
+        }
     }
 }

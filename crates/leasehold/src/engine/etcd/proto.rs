@@ -48,6 +48,9 @@ pub(crate) struct RangeRequest {
     pub(crate) range_end: Vec<u8>,
     #[prost(int64, tag = "3")]
     pub(crate) limit: i64,
+    /// As things were then; the present if it is none.
+    #[prost(int64, tag = "4")]
+    pub(crate) revision: i64,
     #[prost(enumeration = "Order", tag = "5")]
     pub(crate) sort_order: i32,
     #[prost(enumeration = "By", tag = "6")]
@@ -280,7 +283,10 @@ pub(crate) struct LeaseGrantResponse {
     pub(crate) ttl: i64,
 }
 
-/// Names a lease; for keep-alives and questions.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct LeaseRevokeResponse {}
+
+/// Names a lease; for keep-alives, questions and its end.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct LeaseId {
     #[prost(int64, tag = "1")]
@@ -294,6 +300,9 @@ pub(crate) struct LeaseTime {
     pub(crate) header: Option<Header>,
     #[prost(int64, tag = "3")]
     pub(crate) ttl: i64,
+    /// Its whole time; for questions only.
+    #[prost(int64, tag = "4")]
+    pub(crate) granted_ttl: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -317,6 +326,42 @@ pub(crate) struct StatusRequest {}
 pub(crate) struct StatusResponse {
     #[prost(string, tag = "2")]
     pub(crate) version: String,
+    #[prost(int64, tag = "3")]
+    pub(crate) db_size: i64,
+    /// Zero before 3.6.
+    #[prost(int64, tag = "12")]
+    pub(crate) db_size_quota: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct MemberListRequest {}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct MemberListResponse {
+    #[prost(message, repeated, tag = "2")]
+    pub(crate) members: Vec<ClusterMember>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct ClusterMember {
+    #[prost(bool, tag = "5")]
+    pub(crate) is_learner: bool,
+}
+
+/// Asks for all alarms.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct AlarmRequest {}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct AlarmResponse {
+    #[prost(message, repeated, tag = "2")]
+    pub(crate) alarms: Vec<AlarmMember>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct AlarmMember {
+    #[prost(int32, tag = "2")]
+    pub(crate) alarm: i32,
 }
 
 /// etcd's own lock service, which `bench` compares with.

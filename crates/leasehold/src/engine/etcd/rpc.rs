@@ -1,11 +1,11 @@
 //! The calls of etcd's API, by name.
 
-use super::cluster::{Cluster, Haste, Refused, Reply};
+use super::client::{Client, Haste, Refused, Reply};
 use super::proto::*;
 
 type Answer<T> = Result<Reply<T>, Refused>;
 
-impl Cluster {
+impl Client {
     pub(crate) async fn range(&self, range: RangeRequest) -> Answer<RangeResponse> {
         self.ask("/etcdserverpb.KV/Range", range, Haste::Patient)
             .await
@@ -33,6 +33,12 @@ impl Cluster {
     pub(crate) async fn grant(&self, ttl: i64) -> Answer<LeaseGrantResponse> {
         let ask = LeaseGrantRequest { ttl };
         self.ask("/etcdserverpb.Lease/LeaseGrant", ask, Haste::Urgent)
+            .await
+    }
+
+    pub(crate) async fn revoke(&self, id: i64) -> Answer<LeaseRevokeResponse> {
+        let ask = LeaseId { id };
+        self.ask("/etcdserverpb.Lease/LeaseRevoke", ask, Haste::Urgent)
             .await
     }
 

@@ -1,4 +1,4 @@
-//! How a claim waits for its turn, and how its place in the line is kept meanwhile.
+//! How a claim waits for its turn, and how its entry in the queue is kept meanwhile.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -6,153 +6,192 @@ use std::time::Duration;
 
 use futures_util::future::select_all;
 
-use super::Client;
+use super::Shared;
+use super::claim::{OwnClaim, QueueEntry};
+use super::client::Haste;
 use super::leases::Purpose;
-use super::line;
-use super::places::{Place, Stands};
-use super::proto::RangeRequest;
-use super::taking::{GRACE, Taken};
-use super::watching::{News, Watch};
-use crate::claim::Claim;
-use crate::clock::Clock;
+use super::listener::{Notice, Watch};
+use super::proto::{KeyValue, RangeRequest};
+use super::protocol::{self, Position};
+use super::taking::Taken;
+use super::value;
+use crate::claim::{Claim, Mode};
+use crate::clock::{Clock, Moment};
 use crate::engine::Wake;
 use crate::error::Result;
+
+/// How long the first in the queue has to take the lock once it can, if its lease is not kept alive.
+const GRACE: Duration = Duration::from_millis(600);
+
+/// How long it has if its process lives: the task that waits for it may not run.
+const LONG_IDLE: Duration = Duration::from_secs(5);
 
 /// After a stream has broken, or a keep-alive has failed.
 const A_MOMENT: Duration = Duration::from_millis(50);
 
-/// When to look for the first time whether someone holds up the line, and at last how often.
+/// When to look for the first time whether someone holds up the queue, and at last how often.
 const FIRST_LOOK: Duration = Duration::from_millis(50);
 const LAST_LOOK: Duration = Duration::from_secs(10);
 
-impl Client {
-    /// Watches the claim before this one, or the few whose end may let it in.
+impl Shared {
+    /// Watches the claim ahead of this one, or the few whose end may let it in.
     pub(super) async fn wait(self: &Arc<Self>, claim: &Claim) -> Result<Wake> {
-        let mut disturbed = self.look_again.subscribe();
-        let mut impatience = pin!(self.overtake(claim));
+        let mut look_again = self.look_again.subscribe();
+        let mut idle_heads = pin!(self.remove_idle_heads(claim));
         let mut watches: Vec<Watch> = Vec::new();
         let mut watched: Vec<Vec<u8>> = Vec::new();
         loop {
-            let Some(place) = self.places.of(&claim.id) else {
+            let Some(OwnClaim::Queued { entry, ahead }) = self.claims.get(claim) else {
                 return Ok(Wake::Retry);
             };
-            let Stands::Behind { watch, revision } = &place.stands else {
-                return Ok(Wake::Retry);
-            };
-            if *watch != watched {
-                let watch = watch.iter().cloned();
-                watches = watch.map(|key| self.watching.watch(key)).collect();
-                watched = watches_of(&place);
+            if ahead.watch != watched {
+                watched.clone_from(&ahead.watch);
+                let keys = ahead.watch.into_iter();
+                watches = keys.map(|key| self.listener.watch(key)).collect();
             }
             if watches.is_empty() {
                 return Ok(Wake::Retry);
             }
-            let first = select_all(watches.iter_mut().map(|watch| Box::pin(watch.news())));
-            let news = tokio::select! {
-                (news, _, _) = first => news,
-                _ = disturbed.changed() => return Ok(Wake::Retry),
-                taken = &mut impatience => return taken,
+            let first = select_all(watches.iter_mut().map(|watch| Box::pin(watch.next())));
+            let notice = tokio::select! {
+                (notice, _, _) = first => notice,
+                _ = look_again.changed() => return Ok(Wake::Retry),
+                () = &mut idle_heads => return Ok(Wake::Retry),
             };
-            let at_least = match news {
+            let at_least = match notice {
                 // Nothing has happened since we looked.
-                News::Stands { revision: now } if now <= *revision => continue,
-                News::Stands { revision: now } => now,
-                News::Gone => *revision,
-                News::Blind => {
+                Notice::Opened { revision } if revision <= ahead.revision => continue,
+                Notice::Opened { revision } => Some(revision),
+                Notice::Deleted { revision } => {
+                    // This watch has nothing more to report.
+                    watched.clear();
+                    // An exclusive claim takes the lock and looks in one: most likely it is its turn.
+                    let looks = entry.claim.mode != Mode::Exclusive;
+                    looks.then(|| revision.max(ahead.revision))
+                }
+                Notice::Interrupted => {
                     tokio::time::sleep(A_MOMENT).await;
                     return Ok(Wake::Retry);
                 }
             };
-            let sent = Clock::machine().now();
-            if !self.is_its_turn(&place, at_least).await? {
+            if let Some(at_least) = at_least
+                && !self.is_its_turn(&entry, at_least).await?
+            {
                 continue;
             }
-            if let Some(grant) = self.take_unwritten(&place, sent)? {
-                return Ok(Wake::Granted(grant));
-            }
-            match self.take(place).await? {
+            match self.take(entry).await? {
                 Taken::Granted(grant) => return Ok(Wake::Granted(grant)),
-                Taken::Behind(place) => self.places.note(place),
+                Taken::Behind => {}
                 Taken::Gone => return Ok(Wake::Retry),
             }
         }
     }
 
-    /// Looks how the claim stands. What one member has is enough: once nobody is ahead of a claim, nobody will be.
-    async fn is_its_turn(&self, place: &Place, at_least: i64) -> Result<bool> {
-        let (mode, created) = (place.claim.mode, place.created);
-        let span = self.keys.line(&place.claim.name);
-        let look = line::up_to(&span, mode, created);
+    /// Looks whether nobody is ahead of the claim. What one member knows is enough: once nobody is ahead of a claim, nobody will be.
+    async fn is_its_turn(&self, entry: &QueueEntry, at_least: i64) -> Result<bool> {
+        let (mode, created) = (entry.claim.mode, entry.created);
+        let queue = self.keys.queue(&entry.claim.name);
+        let look = protocol::up_to(&queue, mode, created);
         let here = RangeRequest {
             serializable: true,
             ..look.clone()
         };
-        let mut seen = self.cluster.range(here).await?.message;
-        if line::revision(&seen.header) < at_least.max(created) {
-            seen = self.cluster.range(look).await?.message;
+        let mut seen = self.client.range(here).await?.message;
+        if protocol::revision(&seen.header) < at_least.max(created) {
+            seen = self.client.range(look).await?.message;
         }
-        let key = self.keys.claim(&place.claim);
-        match line::stands(mode, &key, created, &seen) {
-            Some(Stands::Holds) => Ok(true),
-            Some(behind) => {
-                let id = &place.claim.id;
-                self.places.change(id, |place| place.stands = behind);
-                Ok(false)
+        let key = self.keys.claim(&entry.claim);
+        let position = protocol::position_in(mode, &key, created, &seen);
+        match position {
+            Some(Position::Holds) => return Ok(true),
+            Some(Position::Behind(ahead)) => self.claims.waits_behind(entry, ahead),
+            None => self.claims.gone(&entry.claim, entry),
+        }
+        Ok(false)
+    }
+
+    /// Looks now and then, ever less often, whether the lock is free for someone who does not take it, and removes such entries
+    /// one by one. Only the first of this client's claims on a lock for which someone waits looks. Returns if the claim is in the queue no more.
+    async fn remove_idle_heads(&self, claim: &Claim) {
+        let clock = Clock::machine();
+        let mut pause = FIRST_LOOK;
+        let mut seen: Option<(KeyValue, Moment)> = None;
+        loop {
+            self.claims.looks_at(claim, clock.now() + pause);
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LAST_LOOK);
+            let entry = match self.claims.get(claim) {
+                Some(OwnClaim::Queued { entry, .. }) => entry,
+                Some(_) => continue,
+                None => return,
+            };
+            if !self.claims.is_foremost(&entry, clock.now()) {
+                continue;
             }
-            None => {
-                self.places.forget(&place.claim.id);
-                Ok(false)
+            let Ok(Some(head)) = self.idle_head(&entry).await else {
+                seen = None;
+                continue;
+            };
+            let since = match &seen {
+                Some((idle, since)) if *idle == head => *since,
+                _ => clock.now(),
+            };
+            seen = Some((head.clone(), since));
+            let idle_for = clock.now().since(since);
+            pause = match idle_for < GRACE {
+                true => GRACE - idle_for,
+                false => FIRST_LOOK * 2,
+            };
+            if idle_for >= LONG_IDLE
+                || idle_for >= GRACE && matches!(self.is_kept_alive(&head).await, Ok(false))
+            {
+                // Only that one: the next may be alive. The next look shows whether it worked.
+                let delete = protocol::delete_unchanged(&head.key, head.mod_revision);
+                let _ = self.client.txn(delete, Haste::Urgent).await;
             }
         }
     }
 
-    /// Looks now and then, ever less often, whether the lock is there for someone who does not take it; returns once it was
-    /// taken instead. Only the first of this client's claims on a lock looks.
-    async fn overtake(self: &Arc<Self>, claim: &Claim) -> Result<Wake> {
-        let mut pause = FIRST_LOOK;
-        loop {
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(LAST_LOOK);
-            let Some(place) = self.places.of(&claim.id) else {
-                return Ok(Wake::Retry);
-            };
-            if place.stands == Stands::Holds || !self.places.is_foremost(&place) {
-                continue;
-            }
-            let Ok(Some(idle)) = self.idle_head(&place).await else {
-                continue;
-            };
-            tokio::time::sleep(GRACE).await;
-            let Some(place) = self.places.of(&claim.id) else {
-                return Ok(Wake::Retry);
-            };
-            match self.pass_over(place, &idle).await {
-                Ok(Some(Taken::Granted(grant))) => return Ok(Wake::Granted(grant)),
-                Ok(Some(Taken::Gone)) => return Ok(Wake::Retry),
-                Ok(Some(Taken::Behind(_)) | None) | Err(_) => pause = FIRST_LOOK,
-            }
-        }
+    /// The first entry ahead of this one whose turn has come, and that has not taken the lock.
+    async fn idle_head(&self, entry: &QueueEntry) -> Result<Option<KeyValue>> {
+        let queue = self.keys.queue(&entry.claim.name);
+        let look = match entry.claim.mode {
+            // It may be the turn of several, while others hold the lock.
+            mode @ Mode::Permit { .. } => protocol::up_to(&queue, mode, entry.created),
+            _ => protocol::head(&queue),
+        };
+        let here = RangeRequest {
+            serializable: true,
+            ..look
+        };
+        let seen = self.client.range(here).await?.message.kvs;
+        let may_hold = protocol::may_hold(&seen);
+        let mut ahead = seen.into_iter().take(may_hold);
+        Ok(ahead.find(|head| head.create_revision < entry.created && value::waits(head)))
+    }
+
+    /// Whether the process of an entry goes on keeping its lease alive, which it does at a third of the lease's time.
+    async fn is_kept_alive(&self, entry: &KeyValue) -> Result<bool> {
+        let left = self.client.time_left(entry.lease).await?.message;
+        Ok(left.ttl * 2 >= left.granted_ttl && left.ttl > 0)
     }
 
     /// Keeps the lease of all who wait alive, and moves those to it who are under one that has been given up.
     async fn keep_waiting(&self) -> Result<Duration> {
         let lease = self.leases.renewed(Purpose::Wait).await?;
-        let strays: Vec<_> = self.places.waiting();
-        let strays: Vec<_> = strays
-            .into_iter()
-            .filter(|place| place.lease.id != lease.id)
-            .map(|place| (place, Arc::clone(&lease)))
-            .collect();
+        let strays = self.claims.waiting().into_iter();
+        let strays = strays.filter(|entry| entry.lease.id != lease.id);
+        let strays: Vec<_> = strays.map(|entry| (entry, Arc::clone(&lease))).collect();
         let mut lost = false;
-        for (place, entry) in self.settle_on(&strays).await {
-            match entry? {
-                Some(entry) if entry.lease == lease.id => {
-                    let id = &place.claim.id;
-                    self.places.moved(id, entry.mod_revision, &lease);
+        for (entry, now) in self.move_all(&strays, true).await {
+            match now? {
+                Some(now) if now.lease == lease.id => {
+                    self.claims.moved(entry, now.mod_revision, &lease);
                 }
-                Some(_) => {}
-                None => {
-                    self.places.forget(&place.claim.id);
+                Some(now) if self.leases.of(now.lease).is_some() => {}
+                // It is gone, or waits through another process.
+                _ => {
+                    self.claims.gone(&entry.claim, entry);
                     lost = true;
                 }
             }
@@ -164,30 +203,25 @@ impl Client {
     }
 }
 
-fn watches_of(place: &Place) -> Vec<Vec<u8>> {
-    match &place.stands {
-        Stands::Behind { watch, .. } => watch.clone(),
-        Stands::Holds => Vec::new(),
-    }
-}
-
 /// While anyone waits. Ends with the client.
-pub(super) async fn keep_places(client: Arc<Client>) {
+pub(super) async fn keep_waiting(shared: Arc<Shared>) {
     loop {
-        if !client.places.anyone_waits() {
-            client.waits.notified().await;
+        if !shared.claims.any_waits_outside(None) {
+            shared.waits.notified().await;
             continue;
         }
         let now = Clock::machine().now();
-        let pause = match client.leases.current(Purpose::Wait) {
-            Some(lease) if now < lease.due() && !client.places.anyone_waits_outside(lease.id) => {
+        let pause = match shared.leases.current(Purpose::Wait) {
+            Some(lease)
+                if now < lease.due() && !shared.claims.any_waits_outside(Some(lease.id)) =>
+            {
                 lease.due().since(now)
             }
-            _ => client.keep_waiting().await.unwrap_or(A_MOMENT),
+            _ => shared.keep_waiting().await.unwrap_or(A_MOMENT),
         };
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
-            () = client.waits.notified() => {}
+            () = shared.waits.notified() => {}
         }
     }
 }

@@ -1,12 +1,13 @@
-//! What MySQL can say, as errors that tell what to do.
+//! Errors of MySQL, with advice.
 
 use mysql_async::{DriverError, Error as Cause, IoError};
 
 use super::schema::LAYOUT;
+pub(crate) use crate::engine::sql::failure::*;
 use crate::engine::tls;
 use crate::error::{Error, ErrorKind};
 
-/// The number of what the server said.
+/// The server's error code.
 pub(crate) fn code(error: &Error) -> Option<u16> {
     let cause = std::error::Error::source(error)?.downcast_ref::<Cause>()?;
     match cause {
@@ -15,20 +16,15 @@ pub(crate) fn code(error: &Error) -> Option<u16> {
     }
 }
 
-/// Whether the server refused a connection because it has too many.
-pub(crate) fn is_full(error: &Error) -> bool {
-    matches!(code(error), Some(1040 | 1203 | 1226))
-}
-
 /// There is no such table.
 pub(crate) const NO_TABLE: u16 = 1146;
 
 /// What to do about a failed call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Remedy {
-    /// It was rolled back, and may be made again.
+    /// It was rolled back, and can be repeated.
     Again,
-    /// The connection is lost or of no use, and with it the answer.
+    /// The connection is lost or cannot be used any more, and the answer is lost with it.
     Reconnect,
     None,
 }
@@ -38,7 +34,7 @@ pub(crate) fn remedy(cause: &Cause) -> Remedy {
         Cause::Server(said) => match said.code {
             // A deadlock; someone else's transaction was in the way for too long.
             1213 | 1205 | 1020 => Remedy::Again,
-            // Ended from outside: what was done so far may still be open in this session.
+            // It was killed, or the server shuts down. A transaction may still be open in the session.
             1053 | 1317 | 1927 | 1152 | 1158..=1161 | 1184 | 3169 | 4031 => Remedy::Reconnect,
             _ => Remedy::None,
         },
@@ -51,51 +47,45 @@ pub(crate) fn of_call(cause: Cause) -> Error {
     let Cause::Server(said) = &cause else {
         return of_connection(cause).of_unknown_effect();
     };
-    let message = said.message.clone();
+    let message = said.message.as_str();
     let error = match said.code {
-        1044 | 1142 | 1143 | 1227 | 1370 | 1419 | 1449 => Error::new(
-            ErrorKind::Denied,
-            format!("this user may not do that: {message}"),
+        // All of these were refused before anything was done, or rolled back.
+        1226 | 1461 => unreachable(
+            format!("the server has reached a limit: {message}"),
+            "raise the user's limits (max_queries_per_hour, max_updates_per_hour) or max_prepared_stmt_count",
         )
-        .advise("grant it SELECT, INSERT, UPDATE, DELETE and EXECUTE on the database"),
-        1290 | 1792 | 1836 => read_only(&message),
-        1205 | 1213 => Error::new(
-            ErrorKind::Unreachable,
-            "another transaction keeps leasehold's tables locked",
-        )
-        .advise("end that transaction (see SHOW ENGINE INNODB STATUS), or raise ?timeout="),
-        1969 | 3024 => Error::new(
-            ErrorKind::Unreachable,
-            format!("the server gave up: {message}"),
-        )
-        .advise("raise its limit on the time of statements for the user of this URL"),
-        1021 | 1114 => Error::new(
-            ErrorKind::Unreachable,
+        .because_busy(),
+        1044 | 1142 | 1143 | 1227 | 1370 | 1419 | 1449 => not_permitted(
+            message,
+            "grant it SELECT, INSERT, UPDATE, DELETE and EXECUTE on the database",
+        ),
+        1290 | 1792 | 1836 => read_only(message),
+        1205 | 1213 => tables_locked("SHOW ENGINE INNODB STATUS"),
+        1969 | 3024 => gave_up(
+            message,
+            "raise its limit on the time of statements for the user of this URL",
+        ),
+        1021 | 1114 => unreachable(
             format!("the server has no room: {message}"),
-        )
-        .advise("free some space"),
-        1047 => Error::new(
-            ErrorKind::Unreachable,
+            "free some space",
+        ),
+        1047 => unreachable(
             format!("the node takes no statements now: {message}"),
-        )
-        .advise("see that it has joined its cluster"),
-        1146 | 1305 | 1054 | 1318 => unfit(format!(
-            "leasehold's tables are not there, or not as expected: {message}"
-        ))
-        .advise(format!(
-            "run the SQL that `leasehold schema mysql` prints (layout {LAYOUT})"
-        )),
+            "check that it has joined its cluster",
+        ),
+        1146 | 1305 | 1054 | 1318 => tables_missing(message, "mysql", LAYOUT),
         1665 => unfit("the server logs statements instead of rows")
             .advise("set binlog_format to ROW or MIXED"),
-        1053 | 1317 | 1927 | 1152 | 1158..=1161 | 1184 | 3169 | 4031 => Error::new(
-            ErrorKind::Unreachable,
-            format!("the server says: {message}"),
-        )
-        .advise("try again in a moment")
-        .of_unknown_effect(),
-        _ => Error::new(ErrorKind::Unexpected, format!("the server says: {message}")),
+        _ if remedy(&cause) == Remedy::Reconnect => restarting(message),
+        _ => says(ErrorKind::Unexpected, message),
     };
     error.caused_by(cause)
+}
+
+/// The program's own pool has no connection in time.
+pub(crate) fn none_given_in_time() -> Error {
+    let help = "check that the server is running, raise the size of the pool, or use its connections for shorter times";
+    unreachable("the pool that was given has no connection in time", help).because_busy()
 }
 
 /// An error while connecting.
@@ -103,59 +93,44 @@ pub(crate) fn of_connection(cause: Cause) -> Error {
     if let Some(mistrust) = tls::mistrust(&cause) {
         return mistrust.caused_by(cause);
     }
-    let login = "check them: mysql://user:password@host/database";
     let error = match &cause {
-        Cause::Server(said) => {
-            let message = &said.message;
-            match said.code {
-                1045 | 1698 | 1862 | 3118 | 4151 => Error::new(
-                    ErrorKind::Denied,
-                    format!("the server refuses this user or password: {message}"),
-                )
-                .advise(login),
-                1044 => Error::new(
-                    ErrorKind::Denied,
-                    format!("this user may not use the database, or there is none: {message}"),
-                )
-                .advise("create it, and grant the user SELECT, INSERT, UPDATE, DELETE and EXECUTE on it"),
-                1129 | 1130 => Error::new(
-                    ErrorKind::Denied,
-                    format!("the server takes no connections from here: {message}"),
-                )
-                .advise("let the user connect from this host"),
-                // It wants connections to be encrypted.
-                3159 => Error::new(ErrorKind::Denied, message.clone()).advise("say ?sslmode=require"),
-                1049 => Error::new(ErrorKind::InvalidConfig, message.clone())
-                    .advise("create the database, or name another: mysql://host/database"),
-                1040 | 1203 | 1226 => Error::new(
-                    ErrorKind::Unreachable,
-                    format!("the server takes no more connections: {message}"),
-                )
-                .advise("lower ?pool=, or raise max_connections"),
-                _ => Error::new(
-                    ErrorKind::Unreachable,
-                    format!("the server says: {message}"),
-                ),
-            }
-        }
-        Cause::Driver(DriverError::NoClientSslFlagFromServer) => {
-            unfit("the server does not encrypt").advise("turn it on there, or say ?sslmode=disable")
-        }
-        Cause::Driver(DriverError::UnknownAuthPlugin { name }) => Error::new(
-            ErrorKind::Denied,
+        Cause::Server(said) => of_refusal(said.code, &said.message),
+        Cause::Driver(DriverError::NoClientSslFlagFromServer) => does_not_encrypt(),
+        Cause::Driver(DriverError::UnknownAuthPlugin { name }) => denied(
             format!("the server asks for a way of logging in that is not known: {name}"),
-        )
-        .advise("let the user log in with caching_sha2_password or mysql_native_password"),
-        other => Error::new(
-            ErrorKind::Unreachable,
-            format!("the connection failed: {}", told(other)),
-        )
-        .advise("see that the server is up, and the address right"),
+            "let the user log in with caching_sha2_password or mysql_native_password",
+        ),
+        // The message of the operating system, without what the client library adds to it.
+        Cause::Io(IoError::Io(said)) => not_connected(&said.to_string()),
+        other => not_connected(&other.to_string()),
     };
     error.caused_by(cause)
 }
 
-/// The same where nothing is encrypted: some servers refuse that as if the password were wrong.
+/// An error of the server when it refuses a connection.
+fn of_refusal(code: u16, message: &str) -> Error {
+    match code {
+        1045 | 1698 | 1862 | 3118 | 4151 => login_refused(message, "mysql"),
+        1044 => denied(
+            format!("this user may not use the database, or there is none: {message}"),
+            "create it, and grant the user SELECT, INSERT, UPDATE, DELETE and EXECUTE on it",
+        ),
+        1129 | 1130 => denied(
+            format!("the server takes no connections from here: {message}"),
+            "let the user connect from this host",
+        ),
+        // It wants connections to be encrypted.
+        3159 => denied(message, "say ?sslmode=require"),
+        1049 => no_database(message, "mysql"),
+        1040 | 1135 | 1203 | 1226 => no_more_connections(
+            message,
+            "lower ?pool=, or raise max_connections and the user's own limits",
+        ),
+        _ => says(ErrorKind::Unreachable, message),
+    }
+}
+
+/// The same for a connection without TLS: some servers refuse those as if the password were wrong.
 pub(crate) fn of_plain_connection(cause: Cause) -> Error {
     let error = of_connection(cause);
     match (error.kind(), error.advice()) {
@@ -169,62 +144,47 @@ pub(crate) fn of_plain_connection(cause: Cause) -> Error {
     }
 }
 
-/// An error of a statement on a table of the user's own, where our own tables are not what is meant.
+/// An error of a statement on a table of the user's own: the advice must not be about leasehold's tables.
 pub(crate) fn of_users_table(error: Error) -> Error {
     match code(&error) {
         Some(NO_TABLE | 1054 | 1103 | 1049) => {
-            Error::new(ErrorKind::InvalidConfig, error.what().to_owned())
-                .advise("see that the table and the column are there")
-                .caused_by(error)
+            let help = "check that the table and the column are there";
+            misconfigured(error.what().to_owned(), help).caused_by(error)
         }
         _ => error,
     }
 }
 
-pub(crate) fn all_busy(size: usize) -> Error {
-    Error::new(
-        ErrorKind::Unreachable,
-        format!("all {size} connections are busy"),
-    )
-    .advise("raise ?pool= or ?timeout=")
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Effect;
 
-pub(crate) fn no_connection_in_time() -> Error {
-    Error::new(
-        ErrorKind::Unreachable,
-        "the server cannot be reached in time",
-    )
-    .advise("see that it is up, and the address right, or raise ?connect_timeout=")
-}
-
-pub(crate) fn no_answer_in_time() -> Error {
-    Error::new(ErrorKind::Unreachable, "the server did not answer in time")
-        .advise("see that it is up and not overloaded, or raise ?timeout=")
-        .of_unknown_effect()
-}
-
-pub(crate) fn read_only(message: &str) -> Error {
-    unfit(format!("the server is read-only: {message}"))
-        .advise("connect to the primary, or let the user of this URL write")
-}
-
-pub(crate) fn unfit(what: impl Into<String>) -> Error {
-    Error::new(ErrorKind::EngineUnfit, what)
-}
-
-/// An answer that no procedure of ours gives.
-pub(crate) fn nonsense(what: &str) -> Error {
-    Error::new(
-        ErrorKind::Unexpected,
-        format!("the server gave an answer that makes no sense: {what:?}"),
-    )
-    .of_unknown_effect()
-}
-
-/// What the system said, without what the client puts around it.
-fn told(cause: &Cause) -> String {
-    match cause {
-        Cause::Io(IoError::Io(said)) => said.to_string(),
-        other => other.to_string(),
+    #[test]
+    fn limits_are_said_to_be_busy_and_nothing_else_is() {
+        let said = |code| {
+            Cause::Server(mysql_async::ServerError {
+                code,
+                message: "no".to_owned(),
+                state: "HY000".to_owned(),
+            })
+        };
+        for code in [1040, 1135, 1203, 1226] {
+            let error = of_connection(said(code));
+            assert!(error.is_busy(), "{code}: {error}");
+            assert_eq!(error.kind(), ErrorKind::Unreachable);
+            assert_eq!(error.effect(), Effect::None);
+            assert!(of_plain_connection(said(code)).is_busy(), "{code}");
+        }
+        for code in [1226, 1461] {
+            let error = of_call(said(code));
+            assert!(error.is_busy(), "{code}: {error}");
+            assert_eq!(error.effect(), Effect::None);
+        }
+        for code in [1045, 1049, 1129, 1205, 1213, 1317, 2013] {
+            assert!(!of_connection(said(code)).is_busy(), "{code}");
+            assert!(!of_call(said(code)).is_busy(), "{code}");
+        }
+        assert!(all_busy(4).is_busy());
     }
 }

@@ -1,45 +1,78 @@
-//! The tables and procedures: one text, whether the engine makes them or an operator does.
+//! How the tables and procedures are created: by the engine, or by an operator from the same text.
 
 use mysql_async::prelude::Queryable;
 
+use super::client::{self, Client};
+use super::config::{DEFAULT_TABLE, check_table};
 use super::failure;
-use super::server::{self, Lane, Server};
-use super::settings::{DEFAULT_TABLE, check_table};
-use crate::error::{Error, ErrorKind, Result};
+use crate::engine::sql::failure::{may_not_create, newer_layout};
+use crate::engine::sql::store::Lane;
+use crate::error::{ErrorKind, Result};
 
 /// The layout of the tables and procedures that this version uses.
-pub(crate) const LAYOUT: i64 = 1;
+pub(crate) const LAYOUT: i64 = 2;
 
 const TABLES: &str = include_str!("sql/tables.sql");
 
-/// Each with its text, those that are called by others first.
+/// The procedures with their texts, those that others call first.
 const PROCEDURES: &[(&str, &str)] = &[
     ("leasehold_wake", include_str!("sql/wake.sql")),
+    ("leasehold_tell_first", include_str!("sql/tell_first.sql")),
     ("leasehold_expire", include_str!("sql/expire.sql")),
     ("leasehold_admit", include_str!("sql/admit.sql")),
     ("leasehold_acquire", include_str!("sql/acquire.sql")),
     ("leasehold_release", include_str!("sql/release.sql")),
     ("leasehold_renew", include_str!("sql/renew.sql")),
     ("leasehold_look", include_str!("sql/look.sql")),
-    ("leasehold_break_lock", include_str!("sql/break_lock.sql")),
-    ("leasehold_pass_on", include_str!("sql/pass_on.sql")),
+    (
+        "leasehold_force_release",
+        include_str!("sql/force_release.sql"),
+    ),
+    ("leasehold_offer_next", include_str!("sql/offer_next.sql")),
     ("leasehold_listen", include_str!("sql/listen.sql")),
     ("leasehold_sweep", include_str!("sql/sweep.sql")),
     ("leasehold_check_lease", include_str!("sql/check_lease.sql")),
+    (
+        "leasehold_write_record",
+        include_str!("sql/write_record.sql"),
+    ),
 ];
 
-const DONE: &str = "REPLACE INTO leasehold_layout (only_row, version) VALUES (1, 1)";
+/// What several of these texts have in common: `{name}` in them stands for the text here. A part may contain the parts below it.
+const PARTS: &[(&str, &str)] = &[
+    // How a call begins and ends that decides who gets a lock. It declares variables, so it follows those of the procedure.
+    ("{begin_decision}\n", include_str!("sql/begin_decision.sql")),
+    ("{end_decision}\n", include_str!("sql/end_decision.sql")),
+    // How every other call begins.
+    ("{begin}\n", include_str!("sql/begin.sql")),
+    // The time in microseconds since 1970.
+    (
+        "{now}",
+        "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))",
+    ),
+    // Whether the connection of the listener `l` has the lock that shows that its process is alive.
+    ("{life_of_l}", LIFE_OF_L),
+    // The type of the id of a process that waits.
+    (
+        "{listener_id}",
+        "CHAR(32) CHARACTER SET ascii COLLATE ascii_bin",
+    ),
+];
 
-/// Their text is kept with the mode that it was written in.
+pub(super) const LIFE_OF_L: &str = "IS_USED_LOCK(CONCAT('leasehold-life:', l.id)) IS NOT NULL";
+
+const DONE: &str = "REPLACE INTO leasehold_layout (only_row, version) VALUES (1, 2)";
+
+/// A procedure keeps the SQL mode that it was created in.
 const MODE: &str = "SET SESSION sql_mode = 'STRICT_TRANS_TABLES'";
 
-/// The SQL that makes leasehold's tables and procedures, or brings older ones up to date: for the `mysql` program.
+/// The SQL that creates leasehold's tables and procedures, or brings older ones up to date: for the `mysql` program.
 pub fn sql(table: &str) -> Result<String> {
     check_table(table)?;
     let mut text = format!(
-        "-- leasehold's tables and procedures for MySQL and MariaDB, layout {LAYOUT}. To run again does no harm.\n\
+        "-- leasehold's tables and procedures for MySQL and MariaDB, layout {LAYOUT}. It does no harm to run it again.\n\
          --\n\
-         -- A holder or a waiter is a row; nobody keeps a connection or a transaction open. All times are the server's.\n\n\
+         -- Holders and waiters are rows; neither keeps a connection or a transaction open. All times are the server's.\n\n\
          {MODE};\n\n{TABLES}\nDELIMITER //\n\n"
     );
     for (name, body) in PROCEDURES {
@@ -48,12 +81,17 @@ pub fn sql(table: &str) -> Result<String> {
         ));
     }
     text.push_str(&format!("DELIMITER ;\n\n{DONE};\n"));
-    Ok(named(&text, table))
+    Ok(complete(&text, table))
 }
 
-fn named(text: &str, table: &str) -> String {
+/// A text with its parts put in, and the names of these tables and procedures.
+fn complete(text: &str, table: &str) -> String {
+    let mut text = text.to_owned();
+    for (name, part) in PARTS {
+        text = text.replace(name, part);
+    }
     match table == DEFAULT_TABLE {
-        true => text.to_owned(),
+        true => text,
         false => text.replace("leasehold_", &format!("{table}_")),
     }
 }
@@ -72,64 +110,56 @@ fn statements(table: &str) -> Vec<String> {
         all.push((*body).to_owned());
     }
     all.push(DONE.to_owned());
-    all.iter().map(|text| named(text, table)).collect()
+    all.iter().map(|text| complete(text, table)).collect()
 }
 
-/// Finds the tables as they should be, or makes them so.
-pub(crate) async fn ensure(server: &Server) -> Result<()> {
-    if is_there(server).await? {
+/// Creates the tables and procedures, unless they are there with this layout.
+pub(crate) async fn ensure(client: &Client) -> Result<()> {
+    if is_there(client).await? {
         return Ok(());
     }
-    // Many processes may start at once: one of them does it, and for the others it is done.
-    let turn = format!("'leasehold-schema:{}'", server.settings().table);
-    // One of its own: of few connections none is left for the work.
-    let mut waits = server::connect(server.settings()).await?;
-    // Where there are no such locks, some may do it at once, which does no harm.
+    // Many processes may start at once: one of them creates the tables, and the others wait for it.
+    let turn = format!("'leasehold-schema:{}'", client.config().table);
+    // A connection of its own, since the pool may be small.
+    let mut waits = client::connect(client.config()).await?;
+    // On a server without user-level locks several may do it at once, which does no harm.
     let _ = waits.query_drop(format!("DO GET_LOCK({turn}, 20)")).await;
-    if is_there(server).await? {
+    if is_there(client).await? {
         return Ok(());
     }
-    let made = server
-        .run(Lane::GoOn, &statements(&server.settings().table))
+    let made = client
+        .run(Lane::Upkeep, &statements(&client.config().table))
         .await;
     match made {
         Ok(()) => Ok(()),
-        Err(error) if error.kind() == ErrorKind::Denied => Err(may_not_create(server, &error)),
+        Err(error) if error.kind() == ErrorKind::Denied => Err(may_not_create(
+            &error,
+            format!(
+                "let someone who may run the SQL that `leasehold schema mysql --table {}` prints, and grant this user SELECT, \
+                 INSERT, UPDATE, DELETE and EXECUTE on the database",
+                client.config().table
+            ),
+        )),
         Err(error) => Err(error),
     }
-    // The turn ends with its connection.
+    // The user-level lock ends with its connection.
 }
 
-/// Whether the layout that is there is ours. A newer one is refused.
-async fn is_there(server: &Server) -> Result<bool> {
-    match found(server).await? {
+/// Whether the tables have this layout. A newer one is refused.
+async fn is_there(client: &Client) -> Result<bool> {
+    match found(client).await? {
         Some(LAYOUT) => Ok(true),
-        Some(newer) if newer > LAYOUT => Err(failure::unfit(format!(
-            "the tables have layout {newer}, and this version of leasehold knows {LAYOUT}"
-        ))
-        .advise("use a newer leasehold, or other tables: ?table=")),
+        Some(newer) if newer > LAYOUT => Err(newer_layout(newer, LAYOUT, "other tables: ?table=")),
         Some(_) | None => Ok(false),
     }
 }
 
-/// The layout that is there; `None` if there is none.
-async fn found(server: &Server) -> Result<Option<i64>> {
+/// The layout of the tables; `None` if there are none.
+async fn found(client: &Client) -> Result<Option<i64>> {
     let version = "SELECT version FROM leasehold_layout";
-    match server.call(Lane::Begin, version, Vec::new()).await {
+    match client.call(Lane::Attempts, version, Vec::new()).await {
         Ok(answer) => Ok(answer.rows.first().and_then(|row| row.get(0))),
         Err(error) if failure::code(&error) == Some(failure::NO_TABLE) => Ok(None),
         Err(error) => Err(error),
     }
-}
-
-fn may_not_create(server: &Server, error: &Error) -> Error {
-    let table = &server.settings().table;
-    Error::new(
-        ErrorKind::Denied,
-        format!("leasehold's tables are missing or old, and this user may not make them: {}", error.what()),
-    )
-    .advise(format!(
-        "let someone who may run the SQL that `leasehold schema mysql --table {table}` prints, and grant this user SELECT, \
-         INSERT, UPDATE, DELETE and EXECUTE on the database"
-    ))
 }

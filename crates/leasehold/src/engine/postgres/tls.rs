@@ -10,15 +10,17 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::settings::{Trust, invalid};
+use super::config::Trust;
 use crate::engine::certificates::certificates;
 use crate::engine::tls;
 use crate::error::Result;
+use crate::url::invalid;
 
 pub(crate) fn connector(trust: &Trust) -> Result<MakeRustlsConnect> {
     tls::install();
     let mut roots = RootCertStore::empty();
     match trust {
+        Trust::Own(config) => return Ok(MakeRustlsConnect::new(ClientConfig::clone(config))),
         Trust::Anyone => {
             let mut config = ClientConfig::builder()
                 .with_root_certificates(roots)

@@ -2,62 +2,162 @@
 
 use redis::{ErrorKind as Redis, RedisError, ServerErrorKind};
 
-use crate::error::{Error, ErrorKind};
+use crate::error::{Effect, Error, ErrorKind};
 
 /// An error of a request to this server.
 pub(crate) fn of_request(cause: RedisError) -> Error {
-    let said = cause.to_string();
+    match describe(cause) {
+        (error, Effect::None) => error,
+        (error, Effect::Unknown) => error.of_unknown_effect(),
+    }
+}
+
+/// An error of making a connection: nothing was asked for yet.
+pub(crate) fn of_connect(cause: RedisError) -> Error {
+    describe(cause).0
+}
+
+/// With what a request may have done.
+fn describe(cause: RedisError) -> (Error, Effect) {
+    let said = without_arguments(&cause);
     let code = cause.code().unwrap_or_default().to_owned();
+    let mut effect = Effect::None;
     let error = match cause.kind() {
-        _ if matches!(code.as_str(), "NOAUTH" | "WRONGPASS") => {
-            Error::new(ErrorKind::Denied, "the server refuses this user or password")
-                .advise("check them: redis://user:password@host")
+        _ if matches!(code.as_str(), "NOAUTH" | "WRONGPASS") => denied(),
+        Redis::AuthenticationFailed => denied(),
+        Redis::Server(ServerErrorKind::NoPerm) => not_permitted(&said),
+        // Within a script, whose earlier commands have been carried out.
+        _ if said.contains("executing the script can't run this command") => {
+            effect = Effect::Unknown;
+            not_permitted(&said)
         }
-        Redis::AuthenticationFailed => {
-            Error::new(ErrorKind::Denied, "the server refuses this user or password")
-                .advise("check them: redis://user:password@host")
+        Redis::Server(ServerErrorKind::ReadOnly) => {
+            unfit("the server is a read-only replica").advise("connect to the primary")
         }
-        Redis::Server(ServerErrorKind::NoPerm) => {
-            Error::new(ErrorKind::Denied, format!("this user may not do that: {said}"))
-                .advise("allow it EVALSHA, SCRIPT, PUBLISH, SUBSCRIBE and the keys under the prefix (ACL SETUSER)")
-        }
-        Redis::Server(ServerErrorKind::ReadOnly) => unfit("the server is a read-only replica")
-            .advise("connect to the primary"),
         Redis::Server(
-            ServerErrorKind::Moved | ServerErrorKind::Ask | ServerErrorKind::CrossSlot | ServerErrorKind::ClusterDown,
+            ServerErrorKind::Moved
+            | ServerErrorKind::Ask
+            | ServerErrorKind::CrossSlot
+            | ServerErrorKind::ClusterDown,
         ) => cluster(),
-        Redis::RESP3NotSupported => unfit("the server is older than Redis 6.2").advise("use 6.2 or newer"),
-        Redis::Server(ServerErrorKind::BusyLoading | ServerErrorKind::MasterDown | ServerErrorKind::TryAgain) => {
-            Error::new(ErrorKind::Unreachable, "the server is not ready").advise("try again in a moment")
+        // Within a script too: a key of it was on its way to another node.
+        _ if said.contains("non local key") || said.contains("while the cluster is down") => {
+            effect = Effect::Unknown;
+            busy("the lock's slot is on its way to another node").advise("try again in a moment")
         }
+        Redis::RESP3NotSupported => {
+            unfit("the server is older than Redis 6.2").advise("use 6.2 or newer")
+        }
+        Redis::Server(ServerErrorKind::BusyLoading) => {
+            busy("the server is still reading its memory from disk").advise("try again in a moment")
+        }
+        Redis::Server(ServerErrorKind::MasterDown | ServerErrorKind::TryAgain) => {
+            Error::new(ErrorKind::Unreachable, "the server is not ready")
+                .advise("try again in a moment")
+        }
+        _ if code == "BUSY" => busy("the server is busy with a script that does not end")
+            .advise("wait for it, or end it with SCRIPT KILL"),
+        _ if said.contains("max number of clients") => too_many_connections(),
         _ if code == "WRONGTYPE" || said.contains("WRONGTYPE") => {
             unfit("the lock's key holds something else than a lock")
                 .advise("use another prefix (?prefix=…), or another name")
         }
+        // A script is refused before it has changed anything, or carried out to its end.
         _ if code == "OOM" || said.contains("OOM ") => {
-            Error::new(ErrorKind::Unreachable, "the server is out of memory").advise("raise maxmemory, or free some")
+            busy("the server is out of memory").advise("raise maxmemory, or free some")
         }
-        _ if said.contains("DB index is out of range") => {
-            Error::new(ErrorKind::InvalidConfig, "the server has no database of this number")
-                .advise("use a lower one, or raise databases in the server's configuration")
+        _ if code == "NOREPLICAS" || said.contains("NOREPLICAS ") => {
+            busy("the server has too few replicas to write (min-replicas-to-write)")
+                .advise("bring its replicas back")
         }
+        _ if code == "MISCONF" || said.contains("MISCONF ") => {
+            busy("the server cannot write its memory to disk, and takes no writes (MISCONF)")
+                .advise("see its log and its disk, or set stop-writes-on-bgsave-error to no")
+        }
+        _ if said.contains("DB index is out of range") => Error::new(
+            ErrorKind::InvalidConfig,
+            "the server has no database of this number",
+        )
+        .advise("use a lower one, or raise databases in the server's configuration"),
         Redis::Server(_) | Redis::Extension => {
             Error::new(ErrorKind::Unexpected, format!("the server says: {said}"))
         }
-        Redis::Parse => unfit("what answers there is not a Redis server").advise("check the address and the port")
-            .of_unknown_effect(),
-        Redis::InvalidClientConfig => Error::new(ErrorKind::InvalidConfig, said).advise("mend the URL"),
-        _ if cause.is_timeout() => Error::new(ErrorKind::Unreachable, "the server did not answer in time")
-            .advise("see that it is up and not overloaded, or raise ?timeout=")
-            .of_unknown_effect(),
-        _ if cause.is_connection_refusal() => {
-            Error::new(ErrorKind::Unreachable, "the server cannot be reached").advise("see that it is up, and the address right")
+        Redis::Parse => {
+            effect = Effect::Unknown;
+            unfit("what answers there is not a Redis server")
+                .advise("check the address and the port")
         }
-        _ => Error::new(ErrorKind::Unreachable, format!("the connection failed: {said}"))
-            .advise("see that the server is up, and the address right")
-            .of_unknown_effect(),
+        Redis::InvalidClientConfig => {
+            Error::new(ErrorKind::InvalidConfig, said).advise("mend the URL")
+        }
+        _ if cause.is_timeout() => {
+            effect = Effect::Unknown;
+            Error::new(ErrorKind::Unreachable, "the server did not answer in time")
+                .advise("check that it is running and not overloaded, or raise ?timeout=")
+        }
+        _ if cause.is_connection_refusal() => {
+            Error::new(ErrorKind::Unreachable, "the server cannot be reached")
+                .advise("check that it is running and that the address is right")
+        }
+        _ => {
+            effect = Effect::Unknown;
+            Error::new(
+                ErrorKind::Unreachable,
+                format!("the connection failed: {said}"),
+            )
+            .advise("check that the server is running and that the address is right")
+        }
     };
-    error.caused_by(cause)
+    (with_cause(error, cause), effect)
+}
+
+/// How a server goes on that repeats the arguments of a command which it does not know: a password may be among them.
+const REPEATS_ARGUMENTS: &str = "with args beginning with";
+
+fn without_arguments(cause: &RedisError) -> String {
+    let said = cause.to_string();
+    match said.split_once(REPEATS_ARGUMENTS) {
+        Some((said, _)) => said.trim_end_matches([' ', ',']).to_owned(),
+        None => said,
+    }
+}
+
+/// The error with its cause, unless that repeats the arguments of a command.
+pub(crate) fn with_cause(error: Error, cause: RedisError) -> Error {
+    match cause.to_string().contains(REPEATS_ARGUMENTS) {
+        true => error,
+        false => error.caused_by(cause),
+    }
+}
+
+fn not_permitted(said: &str) -> Error {
+    Error::new(
+        ErrorKind::Denied,
+        format!("this user may not do that: {said}"),
+    )
+    .advise("allow it EVALSHA, SCRIPT, BLPOP, PUBLISH, PUBSUB, SUBSCRIBE and the keys under the prefix (ACL SETUSER)")
+}
+
+fn denied() -> Error {
+    Error::new(
+        ErrorKind::Denied,
+        "the server refuses this user or password",
+    )
+    .advise("check them: redis://user:password@host")
+}
+
+/// A limit of the server: it has done nothing, and may do it later.
+fn busy(what: &str) -> Error {
+    Error::new(ErrorKind::Unreachable, what).because_busy()
+}
+
+/// Another server takes its place, or will.
+pub(crate) fn no_longer_primary() -> Error {
+    busy("the server is no longer the primary").advise("try again in a moment")
+}
+
+pub(crate) fn too_many_connections() -> Error {
+    busy("the server takes no more connections").advise("raise maxclients, or see who has so many")
 }
 
 pub(crate) fn unfit(what: impl Into<String>) -> Error {
@@ -65,8 +165,39 @@ pub(crate) fn unfit(what: impl Into<String>) -> Error {
 }
 
 pub(crate) fn cluster() -> Error {
-    unfit("the server runs in cluster mode, where a failover can lose a lock and keys cannot be used together")
-        .advise("use a single server, or several independent ones")
+    unfit("the server runs in cluster mode, and has only some of the locks")
+        .advise("write redis+cluster://host:6379, or use a single server")
+}
+
+pub(crate) fn not_a_cluster() -> Error {
+    unfit("the server is not in cluster mode")
+        .advise("write redis://host:6379, or name the nodes of a cluster")
+}
+
+/// What another version of this library keeps under the prefix.
+pub(crate) fn other_layout() -> Error {
+    unfit("the server has locks of an older version under this prefix, which keeps them in another way")
+        .advise("end the programs of that version and delete the key that is the prefix and \"\\x01register\", or use another prefix (?prefix=…)")
+}
+
+/// None of several servers could be asked: the most telling of their errors, or all of them.
+pub(crate) fn of_all(mut failed: Vec<Error>, nobody_answers: &str) -> Error {
+    let telling = [
+        ErrorKind::Denied,
+        ErrorKind::EngineUnfit,
+        ErrorKind::InvalidConfig,
+    ];
+    let telling = telling
+        .iter()
+        .find_map(|kind| failed.iter().position(|error| error.kind() == *kind));
+    if let Some(nth) = telling {
+        return failed.swap_remove(nth);
+    }
+    let mut wrong: Vec<_> = failed.iter().map(Error::what).collect();
+    wrong.sort_unstable();
+    let what = format!("{nobody_answers} ({})", wrong.join("; "));
+    Error::new(ErrorKind::Unreachable, what)
+        .advise("check that they are running and that their addresses are right")
 }
 
 /// A reply that no script of ours gives.
@@ -79,4 +210,38 @@ pub(crate) fn nonsense(reply: &[String]) -> Error {
         ),
     )
     .of_unknown_effect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(kind: ServerErrorKind) -> RedisError {
+        (Redis::Server(kind), "the server says so").into()
+    }
+
+    #[test]
+    fn what_a_server_refuses_for_a_while_is_asked_again() {
+        let loading = of_request(said(ServerErrorKind::BusyLoading));
+        assert!(loading.is_busy() && loading.effect() == Effect::None);
+        assert!(!of_request(said(ServerErrorKind::ReadOnly)).is_busy());
+    }
+
+    #[test]
+    fn server_that_cannot_save_has_done_nothing() {
+        let refused = RedisError::from((
+            Redis::Extension,
+            "an error was signalled by the server",
+            "MISCONF Redis is configured to save RDB snapshots".to_owned(),
+        ));
+        let error = of_request(refused);
+        assert!(error.is_busy() && error.effect() == Effect::None, "{error}");
+    }
+
+    #[test]
+    fn a_connection_that_is_cut_leaves_the_effect_open_unless_nothing_was_asked() {
+        let cut = || RedisError::from(std::io::Error::from(std::io::ErrorKind::BrokenPipe));
+        assert_eq!(of_request(cut()).effect(), Effect::Unknown);
+        assert_eq!(of_connect(cut()).effect(), Effect::None);
+    }
 }

@@ -1,15 +1,18 @@
 //! Guarded records: a hash each, written by one script.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 
 use async_trait::async_trait;
 use redis::Script;
 
 use super::failure;
 use super::keys::Keys;
-use super::node::Node;
+use super::protocol::Call;
+use super::servers::Servers;
 use crate::error::Result;
-use crate::guard::{Checked, Fenced, GuardedStore, Key, Pass, Record, Version, other_lock};
+use crate::guard::{
+    Checked, Content, Fenced, GuardedStore, Key, Pass, Record, Version, other_lock,
+};
 use crate::name::LockName;
 use crate::token::FencingToken;
 
@@ -17,24 +20,36 @@ static WRITE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scri
 
 #[derive(Debug)]
 pub(super) struct Records {
-    node: Arc<Node>,
+    servers: Servers,
     keys: Keys,
 }
 
 impl Records {
-    pub(super) fn on(node: Arc<Node>, keys: Keys) -> Self {
-        Self { node, keys }
+    pub(super) fn on(servers: Servers, keys: Keys) -> Self {
+        Self { servers, keys }
     }
 
-    async fn write(&self, key: &Key, value: &[u8], how: [&str; 3]) -> Result<(String, String)> {
-        let mut command = redis::cmd("EVALSHA");
-        command
-            .arg(WRITE.get_hash())
-            .arg(1)
-            .arg(self.keys.record(key))
+    async fn write(
+        &self,
+        key: &Key,
+        content: Content<'_>,
+        how: [&str; 3],
+    ) -> Result<(String, String)> {
+        let what = match content.value {
+            Some(_) => "put",
+            None => "delete",
+        };
+        // One of zero deletes the key.
+        let lifetime = content.lifetime_micros();
+        let lifetime = lifetime.map_or(String::new(), |micros| micros.div_ceil(1000).to_string());
+        let value = content.value.unwrap_or_default();
+        let key = self.keys.record(key);
+        let call = Call::new(&WRITE, &[&key])
+            .arg(what)
             .arg(value)
+            .arg(lifetime)
             .arg(&how[..]);
-        self.node.call_command(&WRITE, &command).await
+        self.servers.call(&key, &call).await
     }
 }
 
@@ -54,9 +69,9 @@ fn nonsense(text: &str) -> crate::Error {
 #[async_trait]
 impl GuardedStore for Records {
     async fn read(&self, key: &Key) -> Result<Option<Record>> {
-        let mut command = redis::cmd("HMGET");
+        let (mut command, key) = (redis::cmd("HMGET"), self.keys.record(key));
         command
-            .arg(self.keys.record(key))
+            .arg(&key)
             .arg(&["value", "version", "token", "lock"][..]);
         type Fields = (
             Option<Vec<u8>>,
@@ -64,7 +79,7 @@ impl GuardedStore for Records {
             Option<String>,
             Option<String>,
         );
-        let (value, at, by, lock): Fields = self.node.send(&command).await?;
+        let (value, at, by, lock): Fields = self.servers.send(&key, &command).await?;
         let (Some(value), Some(at), Some(by)) = (value, at, by) else {
             return Ok(None);
         };
@@ -76,10 +91,10 @@ impl GuardedStore for Records {
         }))
     }
 
-    async fn write_fenced(&self, key: &Key, value: &[u8], pass: &Pass) -> Result<Fenced> {
+    async fn write_fenced(&self, key: &Key, content: Content<'_>, pass: &Pass) -> Result<Fenced> {
         let number = pass.token.to_string();
         let lock = pass.lock.as_ref().map_or("", LockName::as_str);
-        let (what, told) = self.write(key, value, ["fenced", &number, lock]).await?;
+        let (what, told) = self.write(key, content, ["fenced", &number, lock]).await?;
         match (what.as_str(), &pass.lock) {
             ("written", _) => Ok(Fenced::Written {
                 version: version(&told)?,
@@ -95,11 +110,11 @@ impl GuardedStore for Records {
     async fn write_if(
         &self,
         key: &Key,
-        value: &[u8],
+        content: Content<'_>,
         expected: Option<Version>,
     ) -> Result<Checked> {
         let number = expected.map_or(String::new(), |version| version.to_string());
-        let (what, told) = self.write(key, value, ["checked", &number, ""]).await?;
+        let (what, told) = self.write(key, content, ["checked", &number, ""]).await?;
         match what.as_str() {
             "written" => Ok(Checked::Written {
                 version: version(&told)?,

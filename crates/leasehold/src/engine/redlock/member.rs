@@ -1,163 +1,205 @@
-//! One node of a deployment. A node that fails is left out until a look in the background finds it well, so that
+//! One node of a deployment. A node that fails is left out until a task in the background has found it healthy again, so that
 //! it costs its time-out once and not with every call.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use redis::Script;
+use tokio::task::JoinHandle;
 
+use super::protocol::SCRIPTS;
 use crate::backoff::Backoff;
 use crate::claim::ClaimId;
-use crate::engine::handover::ServerClock;
-use crate::engine::redis::ears::Ears;
-use crate::engine::redis::node::{Call, Node, RELEASE};
-use crate::error::{Effect, Error, ErrorKind, Result};
+use crate::engine::redis::client::Client;
+use crate::engine::redis::listener::Listener;
+use crate::engine::redis::protocol::{Call, Reply};
+use crate::error::{Error, ErrorKind, Result};
+use crate::sync::Mutex;
 
-/// How long a node that was found ill may take to answer before it counts as well.
-const A_LOOK: Duration = Duration::from_secs(1);
+/// How long an unhealthy node may take to answer before it counts as healthy.
+const RECOVERY_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The claims that a node has seen are among the first that end after it has fallen ill.
-const MOST_WORDS: usize = 4096;
+/// How many releases are kept for a node. The claims that it has seen are among the first that end after it has failed.
+const MOST_DEFERRED: usize = 4096;
+
+/// So many of them are sent at once: what is done stays done if the rest takes too long.
+const BATCH: usize = 256;
 
 #[derive(Debug)]
 pub(super) struct Member {
     pub(super) address: String,
-    pub(super) node: Node,
-    pub(super) clock: ServerClock,
-    ears: Arc<Ears>,
-    /// Left out until it is well again.
-    ill: AtomicBool,
-    /// Claims that ended while it was ill: it may have granted them, or still have them in a queue.
-    words: Mutex<Vec<Arc<Call>>>,
-    /// This process listens there, or would if the node were well.
-    listens: AtomicBool,
+    pub(super) client: Client,
+    listener: Arc<Listener>,
+    /// How long it may take to answer before it counts as unhealthy.
+    timeout: Duration,
+    /// Left out until it has recovered.
+    unhealthy: AtomicBool,
+    /// The task that recovers it; gone with the runtime that it was started on.
+    recovery: Mutex<Option<JoinHandle<()>>>,
+    /// Something came up that the recovery in progress may have missed.
+    recover_again: AtomicBool,
+    /// Releases of claims that ended while it was unhealthy or busy, and what attempts give back: it may have granted them, or still have them in
+    /// a queue.
+    deferred: Mutex<Vec<Arc<Call>>>,
+    /// This process has subscribed there, or will when the node is healthy.
+    subscribes: AtomicBool,
 }
 
 impl Member {
-    pub(super) fn new(address: String, node: Node, ears: Arc<Ears>) -> Arc<Self> {
+    pub(super) fn new(
+        address: String,
+        client: Client,
+        listener: Arc<Listener>,
+        timeout: Duration,
+    ) -> Arc<Self> {
         Arc::new(Self {
             address,
-            node,
-            clock: ServerClock::default(),
-            ears,
-            ill: AtomicBool::new(false),
-            words: Mutex::default(),
-            listens: AtomicBool::new(false),
+            client,
+            listener,
+            timeout,
+            unhealthy: AtomicBool::new(false),
+            recovery: Mutex::default(),
+            recover_again: AtomicBool::new(false),
+            deferred: Mutex::default(),
+            subscribes: AtomicBool::new(false),
         })
     }
 
     /// Calls a script, and takes no longer than this.
     pub(super) async fn call(
-        self: &Arc<Self>,
-        script: &'static Script,
-        call: &Call,
-        patience: Duration,
-    ) -> Result<Vec<String>> {
-        self.in_time(patience, self.node.call(script, call)).await
-    }
-
-    /// Gives up a claim that is over: now, or when the node is well again.
-    pub(super) async fn release(
-        self: &Arc<Self>,
+        self: Arc<Self>,
         call: Arc<Call>,
         patience: Duration,
-    ) -> Result<Vec<String>> {
-        let answer = self.call(&RELEASE, &call, patience).await;
-        if answer.is_err() {
-            self.leave_word(call);
+    ) -> Result<Reply> {
+        self.in_time(patience, self.client.call(&call)).await
+    }
+
+    /// Gives up a claim that is over: now, or when the node answers again.
+    pub(super) async fn release(
+        self: Arc<Self>,
+        call: Arc<Call>,
+        patience: Duration,
+    ) -> Result<Reply> {
+        let answer = Arc::clone(&self).call(Arc::clone(&call), patience).await;
+        if answer.as_ref().is_err_and(may_pass) {
+            self.defer(call);
         }
         answer
     }
 
-    /// Not for a claim that goes on: this could undo what it is granted later.
-    pub(super) fn leave_word(&self, release: Arc<Call>) {
-        let mut words = self.words();
-        if self.is_left_out() && words.len() < MOST_WORDS {
-            words.push(release);
+    /// No release of a claim that goes on: it could undo what the claim is granted later.
+    pub(super) fn defer(self: &Arc<Self>, call: Arc<Call>) {
+        let mut deferred = self.deferred.lock();
+        if deferred.len() < MOST_DEFERRED {
+            deferred.push(call);
+        }
+        drop(deferred);
+        self.catch_up();
+    }
+
+    /// Receives from now on what the node tells its waiters.
+    pub(super) async fn subscribe(self: &Arc<Self>) {
+        if !self.subscribes.swap(true, Ordering::AcqRel) {
+            let subscribing = self.client.subscribe(&self.listener.channel);
+            if self.in_time(RECOVERY_TIMEOUT, subscribing).await.is_err() {
+                self.catch_up();
+            }
         }
     }
 
-    fn words(&self) -> MutexGuard<'_, Vec<Arc<Call>>> {
-        self.words.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whatever is asked of a node: a failure to answer leaves it out from now on.
+    /// Whatever is asked of a node: a failure to answer leaves it out from now on. A request that has less time than the node may take says
+    /// nothing of the node.
     pub(super) async fn in_time<T>(
         self: &Arc<Self>,
         patience: Duration,
         asking: impl Future<Output = Result<T>>,
     ) -> Result<T> {
         if self.is_left_out() {
-            return Err(self.unreachable("it did not answer before"));
+            self.start_recovery();
+            // Nothing is sent.
+            let why = Error::new(ErrorKind::Unreachable, "it did not answer before");
+            return Err(why.with_context(&self.address));
         }
         match tokio::time::timeout(patience, asking).await {
+            // It answers, so it costs no time, and needs no recovery.
+            Ok(Err(error)) if error.is_busy() => Err(error.with_context(&self.address)),
             Ok(Err(error)) if error.kind() == ErrorKind::Unreachable => {
-                self.is_ill();
-                Err(self.unreachable(error.what()))
+                self.leave_out();
+                Err(error.with_context(&self.address).of_unknown_effect())
             }
             Ok(answer) => answer,
             Err(_) => {
-                self.is_ill();
+                if patience >= self.timeout {
+                    self.leave_out();
+                }
                 let after = humantime::format_duration(patience);
-                Err(self.unreachable(&format!("no answer within {after}")))
+                let why = format!("no answer within {after}");
+                let error = Error::new(ErrorKind::Unreachable, why);
+                Err(error.with_context(&self.address).of_unknown_effect())
             }
         }
     }
 
     /// Says of which node an error is; one that did not answer says so already.
-    pub(super) fn place(&self, error: Error) -> Error {
-        if error.kind() == ErrorKind::Unreachable {
-            return error;
-        }
-        let mut placed = Error::new(error.kind(), format!("{}: {}", self.address, error.what()));
-        if let Some(advice) = error.advice() {
-            placed = placed.advise(advice);
-        }
-        match error.effect() {
-            Effect::None => placed,
-            Effect::Unknown => placed.of_unknown_effect(),
+    pub(super) fn with_context(&self, error: Error) -> Error {
+        match error.kind() {
+            ErrorKind::Unreachable => error,
+            _ => error.with_context(&self.address),
         }
     }
 
-    pub(super) fn is_left_out(&self) -> bool {
-        self.ill.load(Ordering::Acquire)
+    fn is_left_out(&self) -> bool {
+        self.unhealthy.load(Ordering::Acquire)
     }
 
-    fn unreachable(&self, why: &str) -> Error {
-        let address = &self.address;
-        Error::new(ErrorKind::Unreachable, format!("{address}: {why}")).of_unknown_effect()
+    pub(super) fn leave_out(self: &Arc<Self>) {
+        self.unhealthy.store(true, Ordering::Release);
+        self.start_recovery();
     }
 
-    fn is_ill(self: &Arc<Self>) {
-        if !self.ill.swap(true, Ordering::AcqRel) {
-            tokio::spawn(nurse(Arc::downgrade(self)));
+    /// For what a node would not do just now, healthy or not.
+    fn catch_up(self: &Arc<Self>) {
+        self.recover_again.store(true, Ordering::Release);
+        self.start_recovery();
+    }
+
+    fn start_recovery(self: &Arc<Self>) {
+        let mut recovery = self.recovery.lock();
+        if recovery.as_ref().is_none_or(JoinHandle::is_finished) {
+            *recovery = Some(tokio::spawn(recover(Arc::downgrade(self))));
         }
     }
 
-    /// Hears from now on what the node tells its waiters.
-    pub(super) async fn listen(self: &Arc<Self>) {
-        if !self.listens.swap(true, Ordering::AcqRel) {
-            let channel = self.ears.channel();
-            let _ = self.in_time(A_LOOK, self.node.subscribe(channel)).await;
+    /// Does what was left undone while the node did not answer.
+    async fn recover(&self) -> Result<()> {
+        self.recover_again.store(false, Ordering::Release);
+        self.client.load_scripts(&SCRIPTS).await?;
+        // As many as there are now: more come in while claims keep failing.
+        let mut left = self.deferred.lock().len();
+        while left > 0 {
+            let batch = self.deferred.lock()[..left.min(BATCH)].to_vec();
+            let told = self.client.call_all::<Reply>(&batch).await;
+            // What is refused for good is not repeated.
+            if let Some(error) = told.into_iter().filter_map(Result::err).find(may_pass) {
+                return Err(error);
+            }
+            self.deferred.lock().drain(..batch.len());
+            left -= batch.len();
         }
-    }
-
-    async fn look(&self) -> Result<()> {
-        self.node.load_scripts().await?;
-        let words = self.words().clone();
-        let told = self.node.call_all::<Vec<String>>(&RELEASE, &words).await;
-        told.into_iter().collect::<Result<Vec<_>>>()?;
-        self.words().drain(..words.len());
-        if self.listens.load(Ordering::Acquire) {
-            self.node.subscribe(self.ears.channel()).await?;
+        if self.subscribes.load(Ordering::Acquire) {
+            self.client.subscribe(&self.listener.channel).await?;
         }
         Ok(())
     }
 }
 
-/// Looks after a node until it is well, or nobody needs it any more.
-async fn nurse(member: Weak<Member>) {
+/// The node did not answer, or cannot do it just now.
+fn may_pass(error: &Error) -> bool {
+    error.kind() == ErrorKind::Unreachable
+}
+
+/// Tries until a node has recovered, or nobody needs it any more.
+async fn recover(member: Weak<Member>) {
     let seed = ClaimId::random().map_or(0, |id| id.seed());
     let mut delays = Backoff::new(seed, Duration::from_millis(20), Duration::from_secs(1));
     loop {
@@ -165,10 +207,24 @@ async fn nurse(member: Weak<Member>) {
             let Some(member) = member.upgrade() else {
                 return;
             };
-            if let Ok(Ok(())) = tokio::time::timeout(A_LOOK, member.look()).await {
-                let words = member.words();
-                if words.is_empty() {
-                    member.ill.store(false, Ordering::Release);
+            let answers = member.client.answers();
+            let recovered = tokio::time::timeout(RECOVERY_TIMEOUT, member.recover()).await;
+            if recovered.is_err() {
+                // The connection may have been lost in silence.
+                member.client.leave_if_silent(answers);
+            }
+            if let Ok(Ok(())) = recovered {
+                // It votes from now on, whatever else there is to do: as long as it does not, more claims fail, and each of
+                // them leaves more to do.
+                if member.unhealthy.swap(false, Ordering::AcqRel) {
+                    // Its vote may be the one that a waiter lacks.
+                    member.listener.waiters.wake_all();
+                }
+                // Whatever comes up from now on finds no recovery in progress.
+                let mut recovery = member.recovery.lock();
+                let done = member.deferred.lock().is_empty();
+                if done && !member.recover_again.load(Ordering::Acquire) {
+                    *recovery = None;
                     return;
                 }
                 continue;

@@ -1,37 +1,27 @@
 //! Counting votes: pure, so that every way an attempt can go is a table in a test.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
-use crate::engine::redis::protocol::Answer;
-use crate::error::{Error, ErrorKind, Result};
+use crate::engine::redis::protocol::{Answer, Blank};
+use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::token::FencingToken;
 
 /// The votes on one attempt.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Tally {
     nodes: usize,
     quorum: usize,
-    /// Who has granted: to be given back if nothing comes of it.
-    pub(super) granted_by: Vec<usize>,
-    /// Who may have granted.
+    /// Who has granted, and with which token: a claim may hold a lock already with an earlier one.
+    granted: Vec<(usize, FencingToken)>,
+    /// Who was asked, and may have granted.
     pub(super) unanswered: Vec<usize>,
-    /// By token: a claim may hold a lock already with an earlier one.
-    granted: HashMap<FencingToken, usize>,
     /// For how long the others hold it where it is held.
     held: Vec<Duration>,
     ahead: Option<usize>,
     behind: Vec<u64>,
-    blank: Vec<Blank>,
+    /// With the number of the node.
+    blank: Vec<(usize, Blank)>,
     failed: Vec<Error>,
-}
-
-/// A node that has lost its memory, or is new.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Blank {
-    pub(super) node: usize,
-    pub(super) votes_in: Duration,
-    pub(super) uptime: Duration,
 }
 
 /// What the votes come to.
@@ -41,7 +31,7 @@ pub(super) enum Outcome {
     /// Propose again at once, a token greater than this.
     Behind(u64),
     /// No node has a memory: the deployment is new, or has lost power as a whole.
-    AllBlank(Vec<Blank>),
+    AllBlank(Vec<(usize, Blank)>),
     /// Others hold it, or have split the votes. After this time a quorum may be free.
     Held {
         look_again_in: Duration,
@@ -55,22 +45,14 @@ impl Tally {
         Self {
             nodes,
             quorum,
-            granted_by: Vec::new(),
-            unanswered: Vec::new(),
-            granted: HashMap::new(),
-            held: Vec::new(),
-            ahead: None,
-            behind: Vec::new(),
-            blank: Vec::new(),
-            failed: Vec::new(),
+            ..Self::default()
         }
     }
 
     pub(super) fn add(&mut self, node: usize, answer: Result<Answer>) {
         match answer {
-            Ok(Answer::Granted { token, .. }) => {
-                self.granted_by.push(node);
-                *self.granted.entry(token).or_default() += 1;
+            Ok(Answer::Granted(token)) => {
+                self.granted.push((node, token));
             }
             Ok(Answer::Held {
                 left,
@@ -82,55 +64,75 @@ impl Tally {
                 self.ahead = self.ahead.max(Some(rank + holders));
             }
             Ok(Answer::Behind(register)) => self.behind.push(register),
-            Ok(Answer::Blank { votes_in, uptime }) => self.blank.push(Blank {
-                node,
-                votes_in,
-                uptime,
-            }),
+            Ok(Answer::Blank(blank)) => self.blank.push((node, blank)),
             Err(error) => {
-                self.unanswered.push(node);
+                if error.effect() == Effect::Unknown {
+                    self.unanswered.push(node);
+                }
                 self.failed.push(error);
             }
         }
     }
 
-    /// Whether the answers that are still out can change nothing.
+    /// The token that so many nodes have granted that the answers that are still out can change nothing.
+    fn granted(&self) -> Option<FencingToken> {
+        let votes = |token| self.granted.iter().filter(|(_, of)| *of == token).count();
+        let mut tokens = self.granted.iter().map(|(_, token)| *token);
+        tokens.find(|token| votes(*token) >= self.quorum)
+    }
+
     pub(super) fn is_granted(&self) -> bool {
-        self.granted.values().any(|votes| *votes >= self.quorum)
+        self.granted().is_some()
+    }
+
+    /// Who has granted another token than this one, if there is one.
+    pub(super) fn granted_except(&self, token: Option<FencingToken>) -> Vec<usize> {
+        let granted = self.granted.iter();
+        let others = granted.filter(|(_, granted)| Some(*granted) != token);
+        others.map(|(node, _)| *node).collect()
     }
 
     pub(super) fn outcome(self) -> Outcome {
-        let votes = self.granted.values().sum::<usize>();
-        let most = self.granted.iter().max_by_key(|(_, votes)| **votes);
-        if let Some((token, _)) = most.filter(|(_, votes)| **votes >= self.quorum) {
-            return Outcome::Granted(*token);
+        if let Some(token) = self.granted() {
+            return Outcome::Granted(token);
         }
         // The others go on without a few that are set up wrong; a bad request is bad on every node.
-        let mut failed = self.failed;
-        if failed.len() > self.nodes - self.quorum
-            && let Some(nth) = failed
-                .iter()
-                .position(|e| e.kind() != ErrorKind::Unreachable)
+        let failed = self.failed;
+        let worst = failed.iter().max_by_key(|error| match error.kind() {
+            ErrorKind::Unreachable => 0,
+            ErrorKind::InvalidConfig => 2,
+            _ => 1,
+        });
+        if let Some(error) = worst.filter(|_| failed.len() > self.nodes - self.quorum)
+            && error.kind() != ErrorKind::Unreachable
         {
-            // The others may have granted it.
-            return Outcome::Failed(failed.swap_remove(nth).of_unknown_effect());
+            return Outcome::Failed(match error.kind() {
+                // The claim may hold the lock in another mode, and must not be released.
+                ErrorKind::InvalidConfig => error.clone(),
+                // The others may have granted it.
+                _ => error.clone().of_unknown_effect(),
+            });
         }
         let passed = self.behind.iter().max().copied();
-        let split = self.granted.keys().max().filter(|_| self.granted.len() > 1);
-        if let Some(register) = passed.max(split.map(|token| token.get())) {
+        let tokens = || self.granted.iter().map(|(_, token)| token.get());
+        let split = tokens().max().filter(|_| tokens().min() != tokens().max());
+        if let Some(register) = passed.max(split) {
             return Outcome::Behind(register);
         }
         if self.blank.len() == self.nodes {
             return Outcome::AllBlank(self.blank);
         }
         let mut waits = self.held;
-        waits.extend(self.blank.iter().map(|blank| blank.votes_in));
+        waits.extend(self.blank.iter().map(|(_, blank)| blank.votes_in));
         if waits.is_empty() || failed.len() > self.nodes - self.quorum {
             return Outcome::Failed(no_quorum(self.nodes, self.quorum, &failed, &self.blank));
         }
         waits.sort();
         // Whoever granted is free already; then the ones that are free soonest, until there are enough.
-        let needed = self.quorum.saturating_sub(votes).clamp(1, waits.len());
+        let needed = self
+            .quorum
+            .saturating_sub(self.granted.len())
+            .clamp(1, waits.len());
         Outcome::Held {
             look_again_in: waits[needed - 1],
             ahead: self.ahead,
@@ -139,17 +141,22 @@ impl Tally {
 }
 
 /// Names the nodes, and says what is wrong with each.
-pub(super) fn no_quorum(nodes: usize, quorum: usize, failed: &[Error], blank: &[Blank]) -> Error {
+pub(super) fn no_quorum(
+    nodes: usize,
+    quorum: usize,
+    failed: &[Error],
+    blank: &[(usize, Blank)],
+) -> Error {
     let mut wrong: Vec<_> = failed.iter().map(|error| error.what().to_owned()).collect();
     wrong.sort();
     if !blank.is_empty() {
         wrong.push(format!(
-            "{} lost their memory and do not vote yet",
+            "{} were restarted and do not vote yet",
             blank.len()
         ));
     }
     let well = nodes - failed.len() - blank.len();
-    Error::new(
+    let error = Error::new(
         ErrorKind::Unreachable,
         format!(
             "only {well} of {nodes} nodes can vote, {quorum} are needed ({})",
@@ -157,7 +164,12 @@ pub(super) fn no_quorum(nodes: usize, quorum: usize, failed: &[Error], blank: &[
         ),
     )
     .advise("bring the nodes back; nothing else needs to be done")
-    .of_unknown_effect()
+    .of_unknown_effect();
+    let busy = failed.iter().filter(|error| error.is_busy()).count();
+    match well + busy >= quorum {
+        true => error.because_busy(),
+        false => error,
+    }
 }
 
 #[cfg(test)]
@@ -168,23 +180,23 @@ mod tests {
 
     fn granted(token: u64) -> Result<Answer> {
         let token = FencingToken::new(token).unwrap();
-        Ok(Answer::Granted { token, now: 0 })
+        Ok(Answer::Granted(token))
     }
 
     fn held(left: u64) -> Result<Answer> {
         Ok(Answer::Held {
             left: Some(Duration::from_millis(left)),
-            now: 0,
             rank: 0,
             holders: 1,
+            now: 1,
         })
     }
 
     fn blank() -> Result<Answer> {
-        Ok(Answer::Blank {
+        Ok(Answer::Blank(Blank {
             votes_in: Duration::from_secs(9),
             uptime: Duration::ZERO,
-        })
+        }))
     }
 
     fn down() -> Result<Answer> {
@@ -249,6 +261,29 @@ mod tests {
     }
 
     #[test]
+    fn nodes_that_are_busy_are_asked_again_if_there_are_enough_of_them() {
+        let busy = || Err(Error::new(ErrorKind::Unreachable, "full").because_busy());
+        let asked_again = |answers| match tally(answers).outcome() {
+            Outcome::Failed(error) => error.is_busy(),
+            other => panic!("{other:?}"),
+        };
+        assert!(asked_again(vec![
+            granted(T),
+            busy(),
+            busy(),
+            busy(),
+            down()
+        ]));
+        assert!(!asked_again(vec![
+            granted(T),
+            busy(),
+            down(),
+            down(),
+            down()
+        ]));
+    }
+
+    #[test]
     fn a_few_that_are_set_up_wrong_do_not_count() {
         let wrong = || Err(Error::new(ErrorKind::Denied, "no"));
         let waits = tally(vec![held(1), wrong(), held(1), wrong(), held(1)]);
@@ -269,9 +304,16 @@ mod tests {
     }
 
     #[test]
+    fn what_the_claim_has_been_granted_before_is_kept() {
+        let tally = tally(vec![granted(7), held(1), granted(T), down(), granted(7)]);
+        assert_eq!(tally.granted_except(FencingToken::new(7)), [2]);
+    }
+
+    #[test]
     fn what_was_granted_in_vain_is_given_back() {
-        let tally = tally(vec![granted(T), held(1), down(), held(1), granted(T)]);
-        assert_eq!(tally.granted_by, [0, 4]);
+        let lost = down().map_err(Error::of_unknown_effect);
+        let tally = tally(vec![granted(T), down(), lost, held(1), granted(T)]);
+        assert_eq!(tally.granted_except(None), [0, 4]);
         assert_eq!(tally.unanswered, [2]);
     }
 }

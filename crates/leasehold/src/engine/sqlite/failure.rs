@@ -1,9 +1,11 @@
-//! What SQLite and the file system can say, as errors that tell what to do.
+//! What SQLite and the file system can say, as errors that say what to do.
 
 use std::io;
 use std::path::Path;
 
 use rusqlite::ErrorCode;
+
+use nix::errno::Errno;
 
 use crate::error::{Error, ErrorKind};
 
@@ -46,11 +48,7 @@ impl From<rusqlite::Error> for Fault {
             Some(ErrorCode::DiskFull) => {
                 Error::new(ErrorKind::Unreachable, "the disk is full").advise("free some space")
             }
-            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Error::new(
-                ErrorKind::Unreachable,
-                "another program keeps the file locked",
-            )
-            .advise("see who has it open (fuser), or raise busy_timeout"),
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => busy(),
             Some(
                 ErrorCode::ReadOnly
                 | ErrorCode::PermissionDenied
@@ -62,7 +60,7 @@ impl From<rusqlite::Error> for Fault {
             .advise("give this user write access to both, or use another path"),
             Some(ErrorCode::CannotOpen) => {
                 Error::new(ErrorKind::Denied, "the file cannot be opened")
-                    .advise("see that the folder exists and that this user may write to it")
+                    .advise("check that the folder exists and that this user may write to it")
             }
             Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
                 unfit("the file is damaged, or is not a database")
@@ -78,6 +76,21 @@ impl From<rusqlite::Error> for Fault {
     }
 }
 
+/// Someone else writes, and does not come to an end.
+pub(super) fn busy() -> Error {
+    Error::new(
+        ErrorKind::Unreachable,
+        "another program keeps the file locked",
+    )
+    .advise("see who has it open (fuser), or raise busy_timeout")
+    .because_busy()
+}
+
+/// A commit that fails may have reached the file all the same: what was written of it counts if it turns out to be whole.
+pub(super) fn at_commit(cause: rusqlite::Error) -> Fault {
+    Fault(Fault::from(cause).0.of_unknown_effect())
+}
+
 /// The file is there but cannot serve.
 pub(super) fn unfit(what: impl Into<String>) -> Error {
     Error::new(ErrorKind::EngineUnfit, what)
@@ -88,6 +101,9 @@ pub(super) fn unfit(what: impl Into<String>) -> Error {
 pub(super) fn of_path(what: &str, path: &Path, cause: io::Error) -> Error {
     let what = format!("{what} {}: {cause}", path.display());
     let error = match cause.kind() {
+        _ if has_too_many_open(&cause) => Error::new(ErrorKind::Unreachable, what)
+            .advise("raise the limit of open files (ulimit -n)")
+            .because_busy(),
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
             Error::new(ErrorKind::Denied, what)
                 .advise("give this user write access to the folder, or use another path")
@@ -99,7 +115,26 @@ pub(super) fn of_path(what: &str, path: &Path, cause: io::Error) -> Error {
             Error::new(ErrorKind::InvalidConfig, what)
                 .advise("the path must name a file in a folder that exists")
         }
-        _ => Error::new(ErrorKind::Unreachable, what).advise("see that the file system works"),
+        _ => Error::new(ErrorKind::Unreachable, what).advise("check that the file system works"),
     };
     error.caused_by(cause)
+}
+
+/// As many files are open as this process, or the system, may have.
+fn has_too_many_open(cause: &io::Error) -> bool {
+    let limits = [Errno::EMFILE, Errno::ENFILE].map(|errno| Some(errno as i32));
+    limits.contains(&cause.raw_os_error())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_many_open_files_may_pass() {
+        let of = |errno| of_path("cannot open", Path::new("/x"), io::Error::from(errno));
+        assert!(of(Errno::EMFILE).is_busy());
+        assert!(of(Errno::ENFILE).is_busy());
+        assert!(!of(Errno::EIO).is_busy());
+    }
 }

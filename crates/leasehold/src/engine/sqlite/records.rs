@@ -1,48 +1,55 @@
 //! Guarded records, in a file of their own beside that of the locks: locks end with the machine and need no fsync, records must
 //! outlive it.
 
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, TransactionBehavior, params};
 
-use super::failure::{self, unfit};
-use super::file;
+use super::database::{self, Database, Location};
+use super::failure;
+use super::number::Number;
 use crate::error::{Error, ErrorKind, Result};
-use crate::guard::{Checked, Fenced, GuardedStore, Key, Pass, Record, Stamp, Version};
+use crate::guard::{AtomicStore, Content, Decide, Key, Record, Stamp, Version, ends_at};
 use crate::name::LockName;
-use crate::token::FencingToken;
+use crate::sync::Mutex;
+use crate::token::{FencingToken, wall_clock_micros};
 
 /// "LeaR".
 const APPLICATION: i32 = 0x4c65_6152;
-const VERSION: i32 = 1;
 
+/// A record without a value was deleted. Times are microseconds since 1970: records outlive the machine's own clock.
 const LAYOUT: &str = "CREATE TABLE records (
     key TEXT PRIMARY KEY,
-    value BLOB NOT NULL,
+    value BLOB,
     version INTEGER NOT NULL,
     token INTEGER NOT NULL,
-    lock TEXT
-) WITHOUT ROWID, STRICT;";
+    lock TEXT,
+    ends INTEGER
+) WITHOUT ROWID, STRICT;
+CREATE INDEX ending ON records (ends) WHERE ends IS NOT NULL;";
+
+/// How many that have ended each write takes away that adds one.
+const SWEEP: u32 = 8;
 
 /// Opened at the first use.
 #[derive(Debug, Clone)]
 pub(super) struct Records {
-    path: Arc<Path>,
+    locks: Location,
+    location: Location,
     busy_timeout: Duration,
-    connection: Arc<Mutex<Option<Connection>>>,
+    database: Arc<Mutex<Option<Database>>>,
 }
 
 impl Records {
-    pub(super) fn beside(locks: &Path, busy_timeout: Duration) -> Self {
-        let mut path = locks.as_os_str().to_owned();
-        path.push("-records");
+    pub(super) fn beside(locks: &Location, busy_timeout: Duration) -> Self {
         Self {
-            path: PathBuf::from(path).into(),
+            locks: locks.clone(),
+            location: Location::at(locks.beside("-records")),
             busy_timeout,
-            connection: Arc::default(),
+            database: Arc::default(),
         }
     }
 
@@ -53,19 +60,25 @@ impl Records {
     ) -> Result<T> {
         let records = self.clone();
         let done = tokio::task::spawn_blocking(move || -> failure::Result<T> {
-            let mut connection = records
-                .connection
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
-            let connection = match &mut *connection {
-                Some(connection) => connection,
-                none => none.insert(open(&records.path, records.busy_timeout)?),
-            };
-            let transaction =
-                connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            let result = work(&transaction)?;
-            transaction.commit()?;
-            Ok(result)
+            let mut database = records.database.lock();
+            records.locks.check()?;
+            loop {
+                let open = match &mut *database {
+                    Some(open) => open,
+                    none => none.insert(Database::open(&records.location, |path| {
+                        open(path, records.busy_timeout)
+                    })?),
+                };
+                let transaction =
+                    Transaction::new_unchecked(&open.connection, TransactionBehavior::Immediate)?;
+                if open.is_current()? {
+                    let result = work(&transaction)?;
+                    transaction.commit().map_err(failure::at_commit)?;
+                    return Ok(result);
+                }
+                drop(transaction);
+                *database = None;
+            }
         });
         match done.await {
             Ok(done) => Ok(done?),
@@ -78,121 +91,108 @@ impl Records {
 }
 
 fn open(path: &Path, busy_timeout: Duration) -> failure::Result<Connection> {
-    file::create(path)?;
-    let mut connection = file::connect(path, busy_timeout)?;
+    let mut connection = database::connect(path, busy_timeout)?;
     connection.execute_batch("PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = 1000")?;
-    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let number = |sql| transaction.query_row(sql, [], |row| row.get::<_, i32>(0));
-    match (
-        number("PRAGMA application_id")?,
-        number("PRAGMA user_version")?,
-    ) {
-        (APPLICATION, VERSION) => {}
-        (0, 0) if number("SELECT count(*) FROM sqlite_schema")? == 0 => {
-            transaction.execute_batch(LAYOUT)?;
-            transaction.pragma_update(None, "application_id", APPLICATION)?;
-            transaction.pragma_update(None, "user_version", VERSION)?;
-        }
-        _ => {
-            return Err(unfit(format!(
-                "{} is no file of guarded records of this version",
-                path.display()
-            ))
-            .advise("move it aside, or use another path for the locks")
-            .into());
-        }
-    }
-    transaction.commit()?;
+    database::lay_out(&mut connection, APPLICATION, LAYOUT)?;
     Ok(connection)
 }
 
 fn stamp(row: &Row<'_>) -> rusqlite::Result<Stamp> {
     let lock: Option<String> = row.get("lock")?;
     Ok(Stamp {
-        version: Version::new(row.get("version")?),
-        token: FencingToken::new(row.get("token")?).unwrap_or(FencingToken::MAX),
+        version: Version::new(row.get::<_, Number>("version")?.0),
+        token: FencingToken::new(row.get::<_, Number>("token")?.0).unwrap_or(FencingToken::MAX),
         lock: lock.and_then(|name| LockName::new(name).ok()),
+        deleted: row.get("deleted")?,
     })
+}
+
+fn now() -> Number {
+    Number(wall_clock_micros())
 }
 
 fn look(transaction: &Transaction<'_>, key: &Key) -> rusqlite::Result<Option<Stamp>> {
     transaction
-        .prepare_cached("SELECT version, token, lock FROM records WHERE key = ?1")?
-        .query_row([key.as_str()], stamp)
+        .prepare_cached(
+            "SELECT version, token, lock, value IS NULL AS deleted FROM records
+             WHERE key = ?1 AND (ends IS NULL OR ends > ?2)",
+        )?
+        .query_row(params![key.as_str(), now()], stamp)
         .optional()
 }
 
 fn put(
     transaction: &Transaction<'_>,
     key: &Key,
-    value: &[u8],
+    content: &Content<'_>,
     stamp: &Stamp,
 ) -> rusqlite::Result<Version> {
+    if content.is_nothing() {
+        transaction
+            .prepare_cached("DELETE FROM records WHERE key = ?1")?
+            .execute([key.as_str()])?;
+        return Ok(stamp.version);
+    }
     let lock = stamp.lock.as_ref().map(LockName::as_str);
     transaction
         .prepare_cached(
-            "REPLACE INTO records (key, value, version, token, lock) VALUES (?1, ?2, ?3, ?4, ?5)",
+            "REPLACE INTO records (key, value, version, token, lock, ends) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
         )?
         .execute(params![
             key.as_str(),
-            value,
-            stamp.version.get(),
-            stamp.token.get(),
-            lock
+            content.value,
+            Number(stamp.version.get()),
+            Number(stamp.token.get()),
+            lock,
+            content.lifetime.map(|lifetime| Number(ends_at(lifetime)))
         ])?;
+    if content.lifetime.is_some() {
+        transaction
+            .prepare_cached(
+                "DELETE FROM records WHERE key IN
+                 (SELECT key FROM records WHERE ends <= ?1 ORDER BY ends LIMIT ?2)",
+            )?
+            .execute(params![now(), SWEEP])?;
+    }
     Ok(stamp.version)
 }
 
 #[async_trait]
-impl GuardedStore for Records {
-    async fn read(&self, key: &Key) -> Result<Option<Record>> {
+impl AtomicStore for Records {
+    async fn load(&self, key: &Key) -> Result<Option<Record>> {
         let key = key.clone();
         self.transaction(move |transaction| {
             let record = transaction
-                .prepare_cached("SELECT value, version, token, lock FROM records WHERE key = ?1")?
-                .query_row([key.as_str()], |row| {
-                    let Stamp {
-                        version,
-                        token,
-                        lock,
-                    } = stamp(row)?;
-                    let value = row.get("value")?;
-                    Ok(Record {
-                        value,
-                        version,
-                        token,
-                        lock,
-                    })
+                .prepare_cached(
+                    "SELECT value, version, token, lock, 0 AS deleted FROM records
+                     WHERE key = ?1 AND value IS NOT NULL AND (ends IS NULL OR ends > ?2)",
+                )?
+                .query_row(params![key.as_str(), now()], |row| {
+                    Ok(stamp(row)?.with(row.get("value")?))
                 })
                 .optional()?;
-            Ok(record)
+            Ok(record.flatten())
         })
         .await
     }
 
-    async fn write_fenced(&self, key: &Key, value: &[u8], pass: &Pass) -> Result<Fenced> {
-        let (key, value, pass) = (key.clone(), value.to_vec(), pass.clone());
+    async fn write<T: Send + 'static>(
+        &self,
+        key: &Key,
+        content: Content<'_>,
+        decide: Decide<T>,
+    ) -> Result<Result<Version, T>> {
+        let (key, lifetime) = (key.clone(), content.lifetime);
+        let value = content.value.map(<[u8]>::to_vec);
         self.transaction(move |transaction| {
+            let content = Content {
+                value: value.as_deref(),
+                lifetime,
+            };
             let there = look(transaction, &key)?;
-            Ok(match Stamp::fenced(there.as_ref(), &pass)? {
-                Ok(stamp) => Fenced::Written {
-                    version: put(transaction, &key, &value, &stamp)?,
-                },
-                Err(highest) => Fenced::Refused { highest },
-            })
-        })
-        .await
-    }
-
-    async fn write_if(&self, key: &Key, value: &[u8], version: Option<Version>) -> Result<Checked> {
-        let (key, value) = (key.clone(), value.to_vec());
-        self.transaction(move |transaction| {
-            let there = look(transaction, &key)?;
-            Ok(match Stamp::checked(there.as_ref(), version) {
-                Ok(stamp) => Checked::Written {
-                    version: put(transaction, &key, &value, &stamp)?,
-                },
-                Err(version) => Checked::Changed { version },
+            Ok(match decide(there.as_ref(), &content, Version::first())? {
+                Ok(stamp) => Ok(put(transaction, &key, &content, &stamp)?),
+                Err(refused) => Err(refused),
             })
         })
         .await

@@ -1,27 +1,27 @@
-//! One attempt: a claim takes its place in line, and sees what that comes to.
+//! One attempt: a claim joins the queue, and sees what that comes to.
 
 use zookeeper_client::Error as Said;
 
-use super::layout::Line;
+use super::claim::{OwnClaim, QueueEntry};
+use super::layout::Queue;
 use super::nodes::Nodes;
-use super::places::{Place, Stands};
 use super::{Locks, failure};
 use crate::claim::{Claim, Mode};
 use crate::clock::Moment;
-use crate::engine::lineup::{Standing, standing};
+use crate::engine::queue_rules::{Position, position};
 use crate::engine::{Attempt, Contention, Grant};
 use crate::error::{Error, ErrorKind, Result};
 
 /// How often an attempt begins anew because a node has gone under it.
 const TRIES: usize = 8;
 
-/// A claim in line, and what is known of those before it.
-struct Standpoint<'a> {
+/// A claim in the queue, and what is known of those ahead of it.
+struct Seen<'a> {
     lock: &'a str,
-    place: Place,
+    entry: QueueEntry,
     /// When that was asked.
     sent: Moment,
-    line: &'a Line,
+    queue: &'a Queue,
     /// How many are ahead.
     ahead: usize,
 }
@@ -29,76 +29,82 @@ struct Standpoint<'a> {
 impl Locks {
     pub(super) async fn attempt(&self, nodes: &Nodes<'_>, claim: &Claim) -> Result<Attempt> {
         let lock = nodes.lock(&claim.name);
-        let mut known = self.places.get(&claim.id);
-        known = known.filter(|place| place.session == nodes.session.number);
-        if known.is_none()
+        let known = || {
+            let own = self.claims.get(claim);
+            own.filter(|own| match own.entry() {
+                Some(entry) => entry.session == nodes.session.number,
+                None => true,
+            })
+        };
+        if known().is_none()
             && !claim.queues
             && let Some(refused) = refused(nodes, claim, &lock).await?
         {
             return Ok(refused);
         }
         for _ in 0..TRIES {
-            let (place, sent, line) = match known.take() {
-                Some(place) => {
-                    let (sent, line) = match place.standing {
-                        Stands::Woken => nodes.look(&lock).await?,
-                        _ => nodes.look_afresh(&lock).await?,
-                    };
-                    (place, sent, line)
+            let (entry, sent, queue) = match known() {
+                Some(OwnClaim::Ending(ending)) => {
+                    self.delete_ending(nodes, claim, &ending).await?;
+                    continue;
+                }
+                Some(OwnClaim::Queued { entry, ahead: None }) => {
+                    let (sent, queue) = nodes.look(&lock).await?;
+                    (entry, sent, queue)
+                }
+                Some(OwnClaim::Queued { entry, .. } | OwnClaim::Held(entry)) => {
+                    let (sent, queue) = nodes.look_afresh(&lock).await?;
+                    (entry, sent, queue)
                 }
                 None => {
-                    let note = |place| drop(self.places.lock().insert(claim.id, place));
-                    let looks = !self.emptied.expects_one(&lock);
-                    let Some((place, sent, line)) = nodes.join(&lock, claim, looks, note).await?
-                    else {
+                    let note = |entry| self.claims.queued(claim, entry, None);
+                    let Some(joined) = nodes.join(&lock, claim, note).await? else {
                         nodes.make_lock(&lock).await?;
                         continue;
                     };
-                    match line {
-                        Some(line) => (place, sent, line),
-                        None if self.emptied.is_first(&lock, &place) => {
-                            match self.holds(nodes, claim, place, sent.at).await {
-                                Err(error) if failure::is_missing(&error) => {
-                                    self.places.forget(&claim.id);
-                                    continue;
-                                }
-                                answer => return answer,
-                            }
-                        }
-                        None => (place, sent, nodes.look(&lock).await?.1),
-                    }
+                    joined
                 }
             };
-            let own = place.path.rsplit('/').next();
-            let mine = line.0.iter().position(|entry| Some(&*entry.node) == own);
+            let own = entry.path.rsplit('/').next();
+            let mine = queue.0.iter().position(|node| Some(&*node.name) == own);
             let Some(mine) = mine else {
-                // Deleted by hand, or by a release that has overtaken this.
-                self.places.forget(&claim.id);
+                // Deleted by hand.
+                self.claims.gone(claim, &entry);
                 continue;
             };
-            let mut stands = Standpoint {
+            let wanted = queue.0[mine].mode;
+            if wanted != claim.mode {
+                if let Some(OwnClaim::Held(_)) = known() {
+                    claim.mode.is_still(wanted)?;
+                }
+                // A node's name says how its claim wants the lock.
+                self.claims.leaves(claim, &entry);
+                continue;
+            }
+            let known = entry.clone();
+            let mut seen = Seen {
                 lock: &lock,
-                place,
-                sent: sent.at,
-                line: &line,
+                entry,
+                sent,
+                queue: &queue,
                 ahead: mine,
             };
-            let earlier = line.of_claim(&claim.id).next();
-            if let Some((at, entry)) = earlier.filter(|(at, _)| *at < mine) {
-                let path = format!("{lock}/{}", entry.node);
+            let earlier = queue.of_claim(&claim.id).next();
+            if let Some((at, node)) = earlier.filter(|(at, _)| *at < mine) {
+                let path = format!("{lock}/{}", node.name);
                 if let Some((true, token)) = nodes.made_here(&path).await? {
                     // A create whose reply was lost.
-                    nodes.delete(&stands.place.path).await?;
-                    stands.ahead = at;
-                    stands.place.path = path;
-                    stands.place.sequence = entry.sequence.into();
-                    stands.place.token = token;
-                    return self.stand(nodes, claim, stands).await;
+                    nodes.delete(&seen.entry.path).await?;
+                    seen.ahead = at;
+                    seen.entry.path = path;
+                    seen.entry.token = token;
                 }
             }
-            match self.stand(nodes, claim, stands).await {
-                Err(error) if failure::is_missing(&error) => self.places.forget(&claim.id),
-                answer => return answer,
+            match self.answer(nodes, claim, seen).await {
+                Ok(Some(attempt)) => return Ok(attempt),
+                Ok(None) => {}
+                Err(error) if failure::is_missing(&error) => self.claims.gone(claim, &known),
+                Err(error) => return Err(error),
             }
         }
         Err(Error::new(
@@ -109,82 +115,67 @@ impl Locks {
         .of_unknown_effect())
     }
 
-    /// What a place in line comes to.
-    async fn stand(
+    /// What a position in the queue comes to; `None` if the claim is being ended.
+    async fn answer(
         &self,
         nodes: &Nodes<'_>,
         claim: &Claim,
-        stands: Standpoint<'_>,
-    ) -> Result<Attempt> {
-        let Standpoint {
+        seen: Seen<'_>,
+    ) -> Result<Option<Attempt>> {
+        let Seen {
             lock,
-            mut place,
+            entry,
             sent,
-            line,
+            queue,
             ahead,
-        } = stands;
-        let modes = &line.modes()[..ahead];
+        } = seen;
+        let modes = &queue.modes()[..ahead];
         if let Err(disagreement) = agree(claim, modes) {
-            self.give_up(nodes, claim, &place).await?;
+            self.abandon(nodes, claim, &entry).await?;
             return Err(disagreement);
         }
-        let watched = match standing(modes, claim.mode) {
-            Standing::Behind(watched) => watched,
-            Standing::Holds => return self.holds(nodes, claim, place, sent).await,
+        let watched = match position(modes, claim.mode) {
+            Position::Behind(watched) => watched,
+            Position::Holds => {
+                self.confirm_session(nodes, &entry.path).await?;
+                let grant = self.granted(nodes, claim, entry, sent);
+                return Ok(grant.map(Attempt::Granted));
+            }
         };
         if !claim.queues {
-            self.give_up(nodes, claim, &place).await?;
-            return Ok(held(ahead));
+            self.abandon(nodes, claim, &entry).await?;
+            return Ok(Some(held(ahead)));
         }
-        let path = |at: &usize| format!("{lock}/{}", line.0[*at].node);
-        place.has_waited = true;
-        place.standing = Stands::Waits {
-            watched: watched.iter().map(path).collect(),
-            is_next: watched.len() == ahead,
-            hears: match (&watched[..], claim.mode) {
-                // Those who hold a permit may be in between.
-                (_, Mode::Permit { .. }) => false,
-                ([at], _) => modes[*at] == Mode::Exclusive,
-                _ => false,
-            },
-        };
-        self.places.lock().insert(claim.id, place);
-        Ok(held(ahead))
+        let path = |at: &usize| format!("{lock}/{}", queue.0[*at].name);
+        let watched = watched.iter().map(path).collect();
+        self.claims.queued(claim, entry, Some(watched));
+        Ok(Some(held(ahead)))
     }
 
-    async fn holds(
-        &self,
-        nodes: &Nodes<'_>,
-        claim: &Claim,
-        mut place: Place,
-        sent: Moment,
-    ) -> Result<Attempt> {
-        self.prove(nodes, &place.path).await?;
-        place.standing = Stands::Holds;
-        Ok(Attempt::Granted(self.granted(nodes, claim, place, sent)))
-    }
-
+    /// The claim holds the lock; `None` if it is being ended.
     pub(super) fn granted(
         &self,
         nodes: &Nodes<'_>,
         claim: &Claim,
-        place: Place,
+        entry: QueueEntry,
         sent: Moment,
-    ) -> Grant {
-        let token = place.token;
-        let mut places = self.places.lock();
-        places.insert(claim.id, place);
-        self.overdue.ends_at(claim, sent + claim.ttl.get());
-        Grant {
+    ) -> Option<Grant> {
+        let token = entry.token;
+        let held = self.claims.hold(claim, entry, sent + claim.ttl.get());
+        held.then(|| Grant {
             token,
             valid_until: nodes.session.valid_until().min(sent + claim.ttl.validity()),
-        }
+        })
     }
 
-    /// Sees that the session is sure to live for a while; it mostly is, by the writes of late.
-    pub(super) async fn prove(&self, nodes: &Nodes<'_>, path: &str) -> Result<()> {
-        for _ in 0..TRIES {
-            if nodes.session.is_proven() {
+    /// Sees that the session is certain to live for a while; it mostly is, by the writes of late.
+    pub(super) async fn confirm_session(&self, nodes: &Nodes<'_>, path: &str) -> Result<()> {
+        // Twice the session's time.
+        for _ in 0..32 {
+            if nodes.session.has_ended() {
+                return Err(failure::of_request(Said::SessionExpired));
+            }
+            if nodes.session.is_confirmed() {
                 return Ok(());
             }
             for there in nodes.check(&[path]).await {
@@ -192,21 +183,21 @@ impl Locks {
                     return Err(failure::of_request(Said::NoNode));
                 }
             }
-            if !nodes.session.is_proven() {
-                tokio::time::sleep(nodes.session.a_quarter()).await;
+            if !nodes.session.is_confirmed() {
+                tokio::time::sleep(nodes.session.a_sixteenth()).await;
             }
         }
         Err(failure::silent())
     }
 }
 
-/// Whoever will not wait looks first, and writes nothing for a refusal. `None` if it may well get the lock, or has a place.
+/// A claim that does not queue looks first, and writes nothing for a refusal. `None` if it may well get the lock, or is in the queue.
 async fn refused(nodes: &Nodes<'_>, claim: &Claim, lock: &str) -> Result<Option<Attempt>> {
-    let (_, line) = nodes.look_afresh(lock).await?;
-    let modes = line.modes();
+    let (_, queue) = nodes.look_afresh(lock).await?;
+    let modes = queue.modes();
     agree(claim, &modes)?;
-    let is_new = line.of_claim(&claim.id).next().is_none();
-    let refused = is_new && standing(&modes, claim.mode) != Standing::Holds;
+    let is_new = queue.of_claim(&claim.id).next().is_none();
+    let refused = is_new && position(&modes, claim.mode) != Position::Holds;
     Ok(refused.then(|| held(modes.len())))
 }
 

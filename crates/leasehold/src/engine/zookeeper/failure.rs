@@ -1,4 +1,4 @@
-//! What ZooKeeper can say, as errors that tell what to do.
+//! What ZooKeeper can say, as errors that say what to do.
 
 use zookeeper_client::Error as Said;
 
@@ -18,11 +18,14 @@ pub(crate) fn of_request(cause: Said) -> Error {
         Said::Unimplemented => unfit("the server is older than ZooKeeper 3.5.3").advise("use a newer one"),
         Said::QuotaExceeded => Error::new(ErrorKind::Unreachable, "the quota of the path is used up")
             .advise("raise it, or name another path"),
-        Said::NotReadOnly | Said::Throttled => {
+        Said::NotReadOnly => {
             Error::new(ErrorKind::Unreachable, "the server cannot write just now").advise("try again in a moment")
         }
+        Said::Throttled => Error::new(ErrorKind::Unreachable, "the server has more requests than it takes")
+            .advise("try again in a moment")
+            .because_busy(),
         Said::NoHosts => Error::new(ErrorKind::Unreachable, "no server can be reached that belongs to a quorum")
-            .advise("see that most of the servers are up, and the addresses right; and with TLS, the certificates"),
+            .advise("check that most of the servers are running, that the addresses are right, and with TLS the certificates too"),
         Said::SessionExpired | Said::ClientClosed | Said::SessionMoved => {
             Error::new(ErrorKind::Unreachable, "the servers have ended the session")
                 .advise("try again: a new one is opened")
@@ -31,12 +34,12 @@ pub(crate) fn of_request(cause: Said) -> Error {
         Said::Timeout => silent(),
         // The library says what the system said where a connection breaks, and nothing else that way.
         Said::ConnectionLoss | Said::Custom(_) => Error::new(ErrorKind::Unreachable, format!("the connection was lost: {cause}"))
-            .advise("see that most of the servers are up")
+            .advise("check that most of the servers are running")
             .of_unknown_effect(),
         Said::BadArguments(what) => Error::new(ErrorKind::InvalidConfig, format!("the client refuses it: {what}"))
             .advise("mend the URL"),
         _ => Error::new(ErrorKind::Unreachable, format!("the request failed: {cause}"))
-            .advise("see that most of the servers are up")
+            .advise("check that most of the servers are running")
             .of_unknown_effect(),
     };
     error.caused_by(cause)
@@ -45,8 +48,18 @@ pub(crate) fn of_request(cause: Said) -> Error {
 /// Nobody answered in time.
 pub(crate) fn silent() -> Error {
     Error::new(ErrorKind::Unreachable, "the servers did not answer in time")
-        .advise("see that most of them are up and not overloaded, or raise ?timeout=")
+        .advise("check that most of them are running and not overloaded, or raise ?timeout=")
         .of_unknown_effect()
+}
+
+/// There is a server, but it takes no more connections.
+pub(crate) fn full() -> Error {
+    Error::new(
+        ErrorKind::Unreachable,
+        "the servers take no more connections from this host",
+    )
+    .advise("raise maxClientCnxns on the servers, or let more tasks share a handle")
+    .because_busy()
 }
 
 pub(crate) fn unfit(what: impl Into<String>) -> Error {
@@ -69,6 +82,11 @@ pub(crate) fn ended_the_session(error: &Error) -> bool {
 pub(crate) fn was_interrupted(error: &Error) -> bool {
     let lost = matches!(said(error), Some(Said::ConnectionLoss | Said::Custom(_)));
     lost || ended_the_session(error)
+}
+
+/// Whether no server has taken the connection.
+pub(crate) fn found_nobody(error: &Error) -> bool {
+    matches!(said(error), Some(Said::NoHosts))
 }
 
 /// Whether the node is not there.

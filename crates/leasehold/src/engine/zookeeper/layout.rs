@@ -11,9 +11,10 @@ const DIGITS: usize = 10;
 /// What stands before the digits. What is none of these counts as exclusive.
 const MARKERS: [&str; 5] = ["__rlock__", "__lock__", "lock-", "__READ__", "__WRIT__"];
 
-/// Whose names are written.
+/// Whose locks the nodes are named like. All programs that use a lock must agree on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Layout {
+#[non_exhaustive]
+pub enum Layout {
     /// kazoo's `Lock`, `ReadLock` and `WriteLock`.
     Kazoo,
     /// Curator's `InterProcessMutex`.
@@ -56,18 +57,18 @@ fn dashed(id: &str) -> String {
     parts.join("-")
 }
 
-/// One node in a lock's line.
+/// One node in a lock's queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Entry {
-    pub(crate) node: String,
+pub(crate) struct Node {
+    pub(crate) name: String,
     pub(crate) mode: Mode,
     pub(crate) sequence: i32,
 }
 
-impl Entry {
-    /// `None` for a node that stands in no line: the server has appended no digits.
-    fn read(node: &str) -> Option<Self> {
-        let (rest, digits) = node.split_at_checked(node.len().checked_sub(DIGITS)?)?;
+impl Node {
+    /// `None` for a node that is in no queue: the server has appended no digits.
+    fn read(name: &str) -> Option<Self> {
+        let (rest, digits) = name.split_at_checked(name.len().checked_sub(DIGITS)?)?;
         if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
             return None;
         }
@@ -80,7 +81,7 @@ impl Entry {
             None => (rest, digits.to_owned()),
         };
         Some(Self {
-            node: node.to_owned(),
+            name: name.to_owned(),
             mode: mode(rest),
             sequence: number.parse().ok()?,
         })
@@ -88,7 +89,7 @@ impl Entry {
 
     pub(crate) fn is_of(&self, id: &ClaimId) -> bool {
         let id = id.reveal();
-        self.node.contains(&id) || self.node.contains(&dashed(&id))
+        self.name.contains(&id) || self.name.contains(&dashed(&id))
     }
 }
 
@@ -116,53 +117,45 @@ fn our_own_mode(who: &str) -> Option<Mode> {
 
 /// All who hold a lock or wait for it, the first first.
 #[derive(Debug, Default)]
-pub(crate) struct Line(pub(crate) Vec<Entry>);
+pub(crate) struct Queue(pub(crate) Vec<Node>);
 
-impl Line {
+impl Queue {
     pub(crate) fn of(children: &[String]) -> Self {
-        let mut line: Vec<_> = children.iter().filter_map(|c| Entry::read(c)).collect();
+        let mut queue: Vec<_> = children.iter().filter_map(|c| Node::read(c)).collect();
         // Counted from any of them, so that the order holds where the numbers begin anew.
-        if let Some(base) = line.first().map(|entry| entry.sequence) {
-            line.sort_by_key(|entry| entry.sequence.wrapping_sub(base));
+        if let Some(base) = queue.first().map(|node| node.sequence) {
+            queue.sort_by_key(|node| node.sequence.wrapping_sub(base));
         }
-        Self(line)
+        Self(queue)
     }
 
     pub(crate) fn modes(&self) -> Vec<Mode> {
-        self.0.iter().map(|entry| entry.mode).collect()
+        self.0.iter().map(|node| node.mode).collect()
     }
 
-    /// All nodes of a claim, and their places; more than one only after a reply was lost.
+    /// All nodes of a claim, and their positions; more than one only after a reply was lost.
     pub(crate) fn of_claim<'a>(
         &'a self,
         id: &'a ClaimId,
-    ) -> impl Iterator<Item = (usize, &'a Entry)> + 'a {
-        let places = self.0.iter().enumerate();
-        places.filter(|(_, entry)| entry.is_of(id))
+    ) -> impl Iterator<Item = (usize, &'a Node)> + 'a {
+        let nodes = self.0.iter().enumerate();
+        nodes.filter(|(_, node)| node.is_of(id))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::claim::{Claimant, Ttl};
-    use crate::name::LockName;
-    use std::sync::Arc;
 
     fn claim(mode: Mode) -> Claim {
         Claim {
-            name: LockName::new("x").unwrap(),
-            id: ClaimId::random().unwrap(),
             mode,
-            ttl: Ttl::DEFAULT,
-            queues: true,
-            claimant: Arc::new(Claimant::this_process()),
-            reason: None,
+            ..Claim::example(7)
         }
     }
 
     #[test]
-    fn what_is_written_is_read_back_in_every_layout() {
+    fn name_is_read_back_in_every_layout() {
         for (_, layout) in Layout::KNOWN {
             for mode in [
                 Mode::Exclusive,
@@ -173,17 +166,17 @@ mod tests {
                 let claim = claim(mode);
                 for sequence in ["0000000007", "2147483647", "-2147483648"] {
                     let node = format!("{}{sequence}", layout.name(&claim));
-                    let entry = Entry::read(&node).unwrap();
-                    assert_eq!(entry.mode, mode, "{node}");
-                    assert_eq!(entry.sequence, sequence.parse::<i32>().unwrap(), "{node}");
-                    assert!(entry.is_of(&claim.id), "{node}");
+                    let read = Node::read(&node).unwrap();
+                    assert_eq!(read.mode, mode, "{node}");
+                    assert_eq!(read.sequence, sequence.parse::<i32>().unwrap(), "{node}");
+                    assert!(read.is_of(&claim.id), "{node}");
                 }
             }
         }
     }
 
     #[test]
-    fn what_other_programs_write_is_read() {
+    fn names_of_other_programs_are_read() {
         let table = [
             ("9a1b__lock__0000000001", Some(Mode::Exclusive)),
             ("9a1b__rlock__0000000001", Some(Mode::Shared)),
@@ -200,20 +193,20 @@ mod tests {
             ("\u{e9}00000000", None),
         ];
         for (node, mode) in table {
-            assert_eq!(Entry::read(node).map(|entry| entry.mode), mode, "{node}");
+            assert_eq!(Node::read(node).map(|node| node.mode), mode, "{node}");
         }
     }
 
     #[test]
-    fn the_line_goes_by_the_digits_even_where_they_begin_anew() {
+    fn queue_is_ordered_where_the_digits_begin_anew() {
         let nodes = [
             "a__lock__-2147483648",
             "b__lock__2147483647",
             "c__rlock__2147483646",
             "other",
         ];
-        let line = Line::of(&nodes.map(str::to_owned));
-        let order: Vec<_> = line.0.iter().map(|entry| &entry.node[..1]).collect();
+        let queue = Queue::of(&nodes.map(str::to_owned));
+        let order: Vec<_> = queue.0.iter().map(|node| &node.name[..1]).collect();
         assert_eq!(order, ["c", "b", "a"]);
     }
 }

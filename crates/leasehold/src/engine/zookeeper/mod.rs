@@ -4,32 +4,30 @@
 //! |---|---|
 //! | `path.rs` | which node a lock has |
 //! | `layout.rs` | how a claim's node is named, and what others' names mean |
-//! | `session.rs` | the session that all depends on |
-//! | `proof.rs` | how long it is sure to live |
+//! | `client.rs` | the session that all depends on |
+//! | `session_validity.rs` | how long it is certain to live |
 //! | `nodes.rs` | the single steps on nodes |
-//! | `places.rs` | which nodes are ours, and how each stands |
-//! | `emptied.rs` | which lines are known to be empty |
-//! | `attempt.rs`, `waiting.rs`, `renewal.rs`, `ending.rs` | how a claim joins the line, waits, is kept and ends |
-//! | `records.rs` | guarded records |
-//! | `shown.rs` | what people see |
-//! | `settings.rs`, `tls.rs`, `failure.rs` | URLs and errors |
+//! | `claim.rs` | the states of a claim |
+//! | `attempt.rs`, `waiting.rs`, `renewal.rs`, `ending.rs` | how a claim joins the queue, waits, is kept and ends |
+//! | `inspect.rs`, `records.rs` | what is shown, and guarded records |
+//! | `config.rs`, `tls.rs`, `failure.rs` | configuration and errors |
 
 pub(crate) mod attempt;
-pub(crate) mod emptied;
+#[cfg(feature = "bench")]
+pub(crate) mod baseline;
+pub(crate) mod claim;
+pub(crate) mod client;
+pub(crate) mod config;
+mod doctor;
 pub(crate) mod ending;
 pub(crate) mod failure;
+pub(crate) mod inspect;
 pub(crate) mod layout;
 pub(crate) mod nodes;
 pub(crate) mod path;
-pub(crate) mod places;
-pub(crate) mod proof;
-#[cfg(feature = "bench")]
-pub(crate) mod raw;
 pub(crate) mod records;
 pub(crate) mod renewal;
-pub(crate) mod session;
-pub(crate) mod settings;
-pub(crate) mod shown;
+pub(crate) mod session_validity;
 #[cfg(feature = "zookeeper-tls")]
 pub(crate) mod tls;
 pub(crate) mod waiting;
@@ -40,23 +38,27 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::oneshot;
 
-use self::emptied::Emptied;
+use self::claim::{Claims, OwnClaim};
+use self::client::Sessions;
+pub use self::config::ZookeeperConfig;
+pub use self::layout::Layout;
+// In the version whose types `ZookeeperConfig` takes.
 use self::nodes::Nodes;
-use self::places::Places;
 use self::records::Records;
-use self::session::Sessions;
-use self::settings::Settings;
-use crate::claim::Claim;
-use crate::engine::overdue::Overdue;
+use crate::claim::{Claim, Ttl};
+use crate::clock::Clock;
+use crate::engine::doctor::Finding;
 use crate::engine::{
-    Attempt, Capabilities, Contention, Driver, Engine, Expiry, Fairness, LockInfo, Query, Reach,
-    Released, Renew, Renewal, Safety, Survives, TokenSource, Wake,
+    About, Attempt, Capabilities, Driver, Engine, Expiry, LockInfo, Query, Released, Renew,
+    Renewal, Wake, queue_rules,
 };
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::guard::GuardedStore;
 use crate::guard::by_version::ByVersion;
 use crate::name::LockName;
 use crate::url::EngineUrl;
+#[cfg(feature = "zookeeper-tls")]
+pub use zookeeper_client;
 
 /// How `zookeeper:` URLs are connected.
 pub const DRIVER: Driver = Driver {
@@ -65,58 +67,63 @@ pub const DRIVER: Driver = Driver {
         #[cfg(feature = "zookeeper-tls")]
         "zookeepers",
     ],
-    options: settings::OPTIONS,
+    options: config::OPTIONS,
     example: "zookeeper://h1:2181,h2:2181,h3:2181/path",
-    connect: |url| {
-        Box::pin(async move {
-            let location = url.to_string();
-            match ZooKeeper::connect(&url).await {
-                Ok(zookeeper) => Ok(Arc::new(zookeeper) as Arc<dyn Engine>),
-                Err(error) => Err(error.during("connect", location)),
-            }
-        })
-    },
+    connect: |url| Box::pin(async move { ZookeeperConfig::from_url(&url)?.connect().await }),
+    #[cfg(feature = "bench")]
+    baseline: Some(|url| {
+        Ok(Arc::new(baseline::ZookeeperBaseline::on(
+            &ZookeeperConfig::from_url(url)?,
+        )))
+    }),
 };
 
 /// Locks on a ZooKeeper cluster.
 #[derive(Debug)]
 pub struct ZooKeeper {
     locks: Arc<Locks>,
-    warnings: Vec<String>,
+    found: Vec<Finding>,
     /// Dropped with the engine. The session is closed then, or when the last claim that was left to its TTL is over.
     _in_use: oneshot::Sender<()>,
 }
 
 #[derive(Debug)]
 struct Locks {
-    settings: Settings,
+    config: ZookeeperConfig,
     sessions: Sessions,
-    places: Places,
-    /// Claims that end with their TTL unless they are renewed: their session lives on for others.
-    overdue: Overdue,
-    emptied: Emptied,
+    claims: Claims,
 }
 
 impl ZooKeeper {
     /// Connects, and sees that the node is there under which the locks are.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`] if an option cannot be used; and the
+    /// [engine errors](crate::Error#engine-errors).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the connection.
     pub async fn connect(url: &EngineUrl) -> Result<Self> {
-        let settings = Settings::from_url(url)?;
-        let asked = settings.session_timeout;
-        let sessions = Sessions::open(settings.clone()).await?;
+        Self::open(ZookeeperConfig::from_url(url)?).await
+    }
+
+    async fn open(config: ZookeeperConfig) -> Result<Self> {
+        let asked = config.session_timeout;
+        let sessions = Sessions::open(config.clone()).await?;
         let got = sessions.present().client.session_timeout();
         let locks = Arc::new(Locks {
-            settings,
+            config,
             sessions,
-            places: Places::default(),
-            overdue: Overdue::default(),
-            emptied: Emptied::default(),
+            claims: Claims::default(),
         });
         locks.find_root().await?;
         let (in_use, end) = oneshot::channel();
-        tokio::spawn(ending::end_what_is_overdue(Arc::clone(&locks), end));
+        tokio::spawn(ending::end_expired(Arc::clone(&locks), end));
         Ok(Self {
             locks,
-            warnings: other_timeout(asked, got).into_iter().collect(),
+            found: vec![other_timeout(asked, got)],
             _in_use: in_use,
         })
     }
@@ -127,21 +134,24 @@ impl ZooKeeper {
     pub async fn end_session(&self) {
         let session = self.locks.sessions.present();
         let same = zookeeper_client::Client::connector()
-            .with_session_timeout(self.locks.settings.session_timeout)
+            .with_session_timeout(self.locks.config.session_timeout)
             .with_session(session.client.session().clone());
         // Whoever has joined a session and leaves ends it for all.
-        drop(session::reach(&self.locks.settings, same).await);
+        drop(client::reach(&self.locks.config, same).await);
     }
 }
 
-fn other_timeout(asked: Duration, got: Duration) -> Option<String> {
+fn other_timeout(asked: Duration, got: Duration) -> Finding {
     let (says, said) = (
         humantime::format_duration(got),
         humantime::format_duration(asked),
     );
-    (asked != got).then(|| {
-        format!("the servers grant a session of {says}, not {said}: a dead holder's lock is free after that")
-    })
+    match asked == got {
+        true => Finding::good("session", format!("a session of {says}, as asked for")),
+        false => Finding::warning("session", format!("a session of {says}, not {said}"))
+            .means("the servers grant sessions of another length: a dead holder's lock is free after that")
+            .fix("change minSessionTimeout or maxSessionTimeout of the servers, or ?session_timeout="),
+    }
 }
 
 impl Locks {
@@ -149,17 +159,15 @@ impl Locks {
     async fn nodes(&self) -> Result<Nodes<'_>> {
         Ok(Nodes {
             session: self.sessions.living().await?,
-            settings: &self.settings,
+            config: &self.config,
         })
     }
 
     async fn find_root(&self) -> Result<()> {
         let nodes = self.nodes().await?;
-        let root = self.settings.root.node();
-        let sent = nodes.session.sending();
-        let stat = nodes.session.client.check_stat(root);
-        let there = nodes.session.read(sent, stat).await?.is_some();
-        if there || self.settings.makes_root {
+        let root = self.config.root.node();
+        let stat = nodes.session.read(|client| client.check_stat(root));
+        if stat.await?.is_some() || self.config.makes_root {
             return Ok(());
         }
         Err(
@@ -171,50 +179,52 @@ impl Locks {
 
 #[async_trait]
 impl Engine for ZooKeeper {
-    fn scheme(&self) -> &'static str {
-        "zookeeper"
-    }
-
-    fn location(&self) -> String {
-        self.locks.settings.location.clone()
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            shared: true,
-            permits: true,
-            fairness: Fairness::Fifo,
-            tokens: TokenSource::StoreRevision,
+    fn about(&self) -> About {
+        let capabilities = Capabilities {
             expiry: Expiry::Session,
-            reach: Reach::Network,
-            safety: Safety::Correctness,
-            store: true,
-            survives: &[
-                Survives::ClientKilled,
-                Survives::EngineRestart,
-                Survives::PowerLoss,
-                Survives::NodeLoss,
-                Survives::ClockStep,
-            ],
-        }
+            ..queue_rules::CAPABILITIES
+        };
+        let location = self.locks.config.location();
+        About::new("zookeeper", location, capabilities)
+            .findings(self.found.iter().cloned())
+            .session_events(self.locks.sessions.events())
+            .requests(self.locks.sessions.commands_sent())
     }
 
-    fn warnings(&self) -> Vec<String> {
-        self.warnings.clone()
+    async fn findings(&self, _ttl: Ttl) -> Vec<Finding> {
+        doctor::findings(self).await
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt> {
         let nodes = self.locks.nodes().await?;
-        match self.locks.attempt(&nodes, claim).await {
+        let answer = match self.locks.attempt(&nodes, claim).await {
             Err(error) if failure::ended_the_session(&error) => {
                 let nodes = self.locks.nodes().await?;
                 self.locks.attempt(&nodes, claim).await
             }
             answer => answer,
-        }
+        };
+        let claims = &self.locks.claims;
+        answer.map_err(|error| {
+            let Some(own) = claims.get(claim) else {
+                return error;
+            };
+            if let OwnClaim::Queued { entry, .. } = own
+                && !claim.queues
+            {
+                // Nobody waits for it any more.
+                claims.leaves(claim, &entry);
+                claims.end_again_at(claim, Clock::machine().now());
+            }
+            // Its node is there, whatever has failed since; but one that holds the lock in another mode is to keep it.
+            match error.kind() {
+                ErrorKind::InvalidConfig => error,
+                _ => error.of_unknown_effect(),
+            }
+        })
     }
 
-    async fn wait(&self, claim: &Claim, _seen: &Contention) -> Result<Wake> {
+    async fn wait(&self, claim: &Claim) -> Result<Wake> {
         self.locks.wait(claim).await
     }
 
@@ -228,29 +238,16 @@ impl Engine for ZooKeeper {
 
     async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>> {
         let nodes = self.locks.nodes().await?;
-        shown::inspect(&nodes, query).await
+        inspect::inspect(&nodes, query).await
     }
 
-    async fn break_lock(&self, name: &LockName) -> Result<Released> {
+    async fn force_release(&self, name: &LockName) -> Result<Released> {
         let nodes = self.locks.nodes().await?;
-        self.locks.break_lock(&nodes, name).await
-    }
-
-    async fn disturbed(&self, seen: u64) -> u64 {
-        self.locks.sessions.ended(seen).await
+        self.locks.force_release(&nodes, name).await
     }
 
     fn store(&self) -> Option<Arc<dyn GuardedStore>> {
         let records = Records::of(Arc::clone(&self.locks));
         Some(Arc::new(ByVersion(records)))
-    }
-
-    fn commands_sent(&self) -> Option<u64> {
-        Some(self.locks.sessions.commands_sent())
-    }
-
-    #[cfg(feature = "bench")]
-    fn raw_limit(&self) -> Option<Arc<dyn crate::engine::raw::RawLimit>> {
-        Some(Arc::new(raw::Raw::on(&self.locks.settings)))
     }
 }

@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
-use futures_util::future::{OptionFuture, join_all};
-use zookeeper_client::{Acls, CreateMode};
+use futures_util::future::join_all;
+use zookeeper_client::{Acls, Client, CreateMode, Stat};
 
+use super::claim::QueueEntry;
+use super::client::Session;
+use super::config::ZookeeperConfig;
 use super::failure;
-use super::layout::Line;
-use super::places::{Place, Stands};
-use super::proof::Sent;
-use super::session::Session;
-use super::settings::Settings;
+use super::layout::Queue;
 use crate::claim::Claim;
+use crate::clock::{Clock, Moment};
 use crate::engine::meta::Meta;
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::LockName;
@@ -24,32 +24,41 @@ const AT_A_TIME: usize = 200;
 #[derive(Debug, Clone)]
 pub(crate) struct Nodes<'a> {
     pub(crate) session: Arc<Session>,
-    pub(crate) settings: &'a Settings,
+    pub(crate) config: &'a ZookeeperConfig,
 }
 
 impl Nodes<'_> {
     /// Who logs in keeps others out.
     pub(crate) fn acls(&self) -> Acls<'static> {
-        match self.settings.login {
+        match self.config.login {
             Some(_) => Acls::creator_all(),
             None => Acls::anyone_all(),
         }
     }
 
     pub(crate) fn lock(&self, name: &LockName) -> String {
-        self.settings.root.lock(name)
+        self.config.root.lock(name)
     }
 
-    /// Who stands in line, by what this session's server knows; nobody where there is no such node.
-    pub(crate) async fn look(&self, lock: &str) -> Result<(Sent, Line)> {
-        let sent = self.session.sending();
-        let list = self.session.client.list_children(lock);
-        let children = failure::unless_missing(self.session.read(sent, list).await)?;
-        Ok((sent, Line::of(&children.unwrap_or_default())))
+    /// Who is in the queue, by what this session's server knows; nobody where there is no such node.
+    pub(crate) async fn look(&self, lock: &str) -> Result<(Moment, Queue)> {
+        let sent = Clock::machine().now();
+        Ok((sent, Queue::of(&self.children(lock).await?)))
     }
 
-    /// The same, by what any server knew when this was asked: a server may lag behind what others have been told already.
-    pub(crate) async fn look_afresh(&self, lock: &str) -> Result<(Sent, Line)> {
+    /// The names of a node's children, by what this session's server knows; none where there is no such node.
+    pub(crate) async fn children(&self, path: &str) -> Result<Vec<String>> {
+        let list = self.session.read(|client| client.list_children(path));
+        Ok(failure::unless_missing(list.await)?.unwrap_or_default())
+    }
+
+    pub(crate) async fn data(&self, path: &str) -> Result<Option<(Vec<u8>, Stat)>> {
+        let data = self.session.read(|client| client.get_data(path));
+        failure::unless_missing(data.await)
+    }
+
+    /// The same, by what any server knew when this was asked: a server may lag behind what others have been answered already.
+    pub(crate) async fn look_afresh(&self, lock: &str) -> Result<(Moment, Queue)> {
         let (synced, looked) = tokio::join!(self.catch_up(), self.look(lock));
         synced?;
         looked
@@ -57,30 +66,24 @@ impl Nodes<'_> {
 
     /// This session's server learns all that was done before; requests made later are answered later.
     pub(crate) fn catch_up(&self) -> impl Future<Output = Result<()>> + '_ {
-        let sent = self.session.sending();
-        let sync = self.session.client.sync(self.settings.root.node());
-        self.session.sync(sent, sync)
+        self.session.sync(self.config.root.node())
     }
 
-    /// Takes a place in line, and looks if asked to: both requests travel together. `None` if the lock has no node yet.
+    /// Joins the queue, and looks: both requests travel together. `None` if the lock has no node yet.
     pub(crate) async fn join(
         &self,
         lock: &str,
         claim: &Claim,
-        looks: bool,
-        note: impl FnOnce(Place),
-    ) -> Result<Option<(Place, Sent, Option<Line>)>> {
+        note: impl FnOnce(QueueEntry),
+    ) -> Result<Option<(QueueEntry, Moment, Queue)>> {
         let meta = Meta::of(claim).with_ttl(claim.ttl);
-        let prefix = format!("{lock}/{}", self.settings.layout.name(claim));
+        let prefix = format!("{lock}/{}", self.config.layout.name(claim));
         let options = CreateMode::EphemeralSequential.with_acls(self.acls());
-        let client = &self.session.client;
-        let sent = self.session.sending();
-        let create = client.create(&prefix, meta.to_json().as_bytes(), &options);
-        let create = self.session.write(sent, create);
-        let look = looks.then(|| {
-            let looking = self.session.sending();
-            self.session.read(looking, client.list_children(lock))
-        });
+        let meta = meta.to_json();
+        let sent = Clock::machine().now();
+        let create = |client| Client::create(client, &prefix, meta.as_bytes(), &options);
+        let create = self.session.write(create);
+        let look = self.session.read(|client| client.list_children(lock));
         let made = async {
             let Some((stat, sequence)) = failure::unless_missing(create.await)? else {
                 return Ok(None);
@@ -90,86 +93,62 @@ impl Nodes<'_> {
                 self.delete(&path).await?;
                 return Err(too_high(stat.czxid));
             };
-            let place = Place {
+            let entry = QueueEntry {
                 session: self.session.number,
                 path,
-                sequence: sequence.into_i64(),
                 token,
-                standing: Stands::Woken,
-                has_waited: false,
             };
-            note(place.clone());
-            Ok(Some(place))
+            note(entry.clone());
+            Ok(Some(entry))
         };
-        let (place, children) = tokio::join!(made, OptionFuture::from(look));
-        let Some(place) = place? else {
+        let (entry, children) = tokio::join!(made, look);
+        let Some(entry) = entry? else {
             return Ok(None);
         };
-        let line = children.transpose()?.map(|children| Line::of(&children));
-        Ok(Some((place, sent, line)))
+        Ok(Some((entry, sent, Queue::of(&children?))))
     }
 
     /// Makes a lock's node. The server removes it by itself when it has been empty for a while.
     pub(crate) async fn make_lock(&self, lock: &str) -> Result<()> {
-        match self.make(lock, CreateMode::Container).await {
-            Err(error) if failure::is_missing(&error) && self.settings.makes_root => {
-                let root = self.settings.root.node();
-                self.make(root, CreateMode::Persistent).await?;
-                self.make(lock, CreateMode::Container).await
+        self.make(lock, CreateMode::Container).await
+    }
+
+    /// Makes a node that is none of a lock's, such as that of all guarded records.
+    pub(crate) async fn make_own(&self, path: &str) -> Result<()> {
+        self.make(path, CreateMode::Persistent).await
+    }
+
+    /// And the root, if that is ours to make.
+    async fn make(&self, path: &str, mode: CreateMode) -> Result<()> {
+        match self.make_alone(path, mode).await {
+            Err(error) if failure::is_missing(&error) && self.config.makes_root => {
+                let root = self.config.root.node();
+                self.make_alone(root, CreateMode::Persistent).await?;
+                self.make_alone(path, mode).await
             }
             made => made,
         }
     }
 
-    async fn make(&self, path: &str, mode: CreateMode) -> Result<()> {
+    async fn make_alone(&self, path: &str, mode: CreateMode) -> Result<()> {
         let options = mode.with_acls(self.acls());
-        let sent = self.session.sending();
-        let create = self.session.client.create(path, b"", &options);
-        match self.session.write(sent, create).await {
+        let create = |client| Client::create(client, path, b"", &options);
+        match self.session.write(create).await {
             Err(error) if failure::is_there(&error) => Ok(()),
             made => made.map(|_| ()),
         }
     }
 
-    /// Makes the node of all guarded records.
-    pub(crate) async fn make_records(&self) -> Result<()> {
-        let records = self.settings.root.records();
-        match self.make(&records, CreateMode::Persistent).await {
-            Err(error) if failure::is_missing(&error) && self.settings.makes_root => {
-                let root = self.settings.root.node();
-                self.make(root, CreateMode::Persistent).await?;
-                self.make(&records, CreateMode::Persistent).await
-            }
-            made => made,
-        }
-    }
-
     /// Returns whether it was there.
     pub(crate) async fn delete(&self, path: &str) -> Result<bool> {
-        let sent = self.session.sending();
-        let delete = self.session.client.delete(path, None);
-        let deleted = failure::unless_missing(self.session.write(sent, delete).await)?;
-        Ok(deleted.is_some())
-    }
-
-    /// The same, for whoever held the lock alone: whoever watches the node hears that it was written, and not only that it has
-    /// gone. It is in both cases told of one event.
-    pub(crate) async fn hand_over(&self, path: &str) -> Result<bool> {
-        let sent = self.session.sending();
-        let mut request = self.session.client.new_multi_writer();
-        let written = request.add_set_data(path, b"", None);
-        written.map_err(failure::of_request)?;
-        let deleted = request.add_delete(path, None);
-        deleted.map_err(failure::of_request)?;
-        let done = self.session.write(sent, request.commit()).await;
-        Ok(failure::unless_missing(done)?.is_some())
+        let delete = self.session.write(|client| client.delete(path, None));
+        Ok(failure::unless_missing(delete.await)?.is_some())
     }
 
     /// Whether this session has made the node, and by which token; `None` if it is gone.
     pub(crate) async fn made_here(&self, path: &str) -> Result<Option<(bool, FencingToken)>> {
-        let sent = self.session.sending();
-        let stat = self.session.client.check_stat(path);
-        let Some(stat) = self.session.read(sent, stat).await? else {
+        let stat = self.session.read(|client| client.check_stat(path));
+        let Some(stat) = stat.await? else {
             return Ok(None);
         };
         let token = token(stat.czxid).ok_or_else(|| too_high(stat.czxid))?;
@@ -182,43 +161,27 @@ impl Nodes<'_> {
         let parts = paths.chunks(AT_A_TIME).map(|part| async move {
             match self.check_at_once(part).await {
                 Ok(true) => part.iter().map(|_| Ok(true)).collect(),
-                // At least one is gone; which ones, each by itself tells.
+                // At least one is gone; which ones, each delete shows by itself.
                 Ok(false) => {
                     let alone = part.iter().map(std::slice::from_ref);
                     join_all(alone.map(|path| self.check_at_once(path))).await
                 }
-                Err(error) => same_for_all(error, part.len()),
+                Err(error) => vec![Err(error.of_unknown_effect()); part.len()],
             }
         });
         join_all(parts).await.into_iter().flatten().collect()
     }
 
     async fn check_at_once(&self, paths: &[&str]) -> Result<bool> {
-        let sent = self.session.sending();
         let mut request = self.session.client.new_multi_writer();
         for path in paths {
             let any_version = -1;
             let added = request.add_check_version(path, any_version);
             added.map_err(failure::of_request)?;
         }
-        let done = self.session.write(sent, request.commit()).await;
+        let done = self.session.write(|_| request.commit()).await;
         Ok(failure::unless_missing(done)?.is_some())
     }
-}
-
-/// The answer to each of several, where one went wrong for all.
-fn same_for_all<T>(error: Error, count: usize) -> Vec<Result<T>> {
-    let copy = || {
-        let copy = Error::new(error.kind(), error.what());
-        let copy = match error.advice() {
-            Some(advice) => copy.advise(advice),
-            None => copy,
-        };
-        copy.of_unknown_effect()
-    };
-    let mut answers: Vec<_> = (1..count).map(|_| Err(copy())).collect();
-    answers.push(Err(error));
-    answers
 }
 
 fn token(czxid: i64) -> Option<FencingToken> {

@@ -47,10 +47,15 @@ impl Root {
         format!("{}/{}", self.records(), escape(key.as_str()))
     }
 
+    /// The node of all that says when records end.
+    pub(crate) fn endings(&self) -> String {
+        format!("{}/~ends", self.0)
+    }
+
     /// The lock whose node this is; `None` for a node that no lock of ours has.
     pub(crate) fn name_of(node: &str) -> Option<LockName> {
         let name = percent_decode_str(node).decode_utf8().ok()?;
-        let name = LockName::new(name).ok()?;
+        let name = LockName::stored(name).ok()?;
         (escape(name.as_str()) == node).then_some(name)
     }
 }
@@ -85,9 +90,30 @@ mod tests {
             assert_eq!(root.lock(&LockName::new(name).unwrap()), node);
         }
         assert_eq!(Root::new("/").lock(&LockName::new("a").unwrap()), "/a");
-        for foreign in ["zookeeper", "a b", "%zz", "%2e", "\u{e9}", "~records"] {
+        for foreign in [
+            "zookeeper",
+            "a b",
+            "%zz",
+            "%2e",
+            "\u{e9}",
+            "~records",
+            "~ends",
+        ] {
             assert_eq!(Root::name_of(foreign), None, "{foreign}");
         }
+    }
+
+    #[test]
+    fn what_stands_beside_a_lock_is_no_users() {
+        let root = Root::new("/locks");
+        let user = LockName::new("a").unwrap();
+        let own = user.beside("once").unwrap();
+        assert_eq!(root.lock(&own), "/locks/a%1Fonce");
+        assert_eq!(Root::name_of("a%1Fonce"), Some(own));
+        let key = Key::beside(&user, "fence");
+        assert_eq!(root.record(&key), "/locks/~records/a%1Ffence");
+        let lookalike = Key::new("a%1Ffence").unwrap();
+        assert_eq!(root.record(&lookalike), "/locks/~records/a%251Ffence");
     }
 
     proptest! {

@@ -1,13 +1,15 @@
-//! How claims are kept: a write that changes nothing proves that their session lives and that their nodes are there.
+//! How claims are kept: a write that changes nothing shows that their session lives and that their nodes are there.
+
+use std::sync::Arc;
 
 use futures_util::future::join_all;
 
+use super::claim::{OwnClaim, QueueEntry};
+use super::client::Session;
 use super::nodes::Nodes;
-use super::places::{Place, Stands};
 use super::{Locks, failure};
-use crate::claim::Claim;
 use crate::clock::Clock;
-use crate::engine::lineup::holders;
+use crate::engine::queue_rules::holders;
 use crate::engine::{Grant, LossReason, Renew, Renewal};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -19,21 +21,24 @@ impl Locks {
         let (mut here, mut elsewhere) = (Vec::new(), Vec::new());
         for (nth, renew) in held.iter().enumerate() {
             answers.push(None);
-            match self.places.get(&renew.claim.id) {
-                Some(place) if ended || place.session != session.number => {
-                    self.places.forget(&renew.claim.id);
-                    self.overdue.forget(&renew.claim.id);
+            match self.claims.get(renew.claim) {
+                Some(OwnClaim::Ending(_)) => {
+                    answers[nth] = Some(Ok(Renewal::Lost(LossReason::Gone)));
+                }
+                Some(own)
+                    if ended || own.entry().is_some_and(|own| own.session != session.number) =>
+                {
+                    own.entry()
+                        .inspect(|entry| self.claims.gone(renew.claim, entry));
                     answers[nth] = Some(Ok(Renewal::Lost(LossReason::SessionEnded)));
                 }
-                Some(place) if matches!(place.standing, Stands::Holds) => {
-                    here.push((nth, (renew.claim, place)));
-                }
+                Some(OwnClaim::Held(entry)) => here.push((nth, (*renew, entry))),
                 _ => elsewhere.push((nth, self.find(renew))),
             }
         }
         let (here_at, here): (Vec<_>, Vec<_>) = here.into_iter().unzip();
         let (elsewhere_at, elsewhere): (Vec<_>, Vec<_>) = elsewhere.into_iter().unzip();
-        let (here, elsewhere) = tokio::join!(self.renew_here(&here), join_all(elsewhere));
+        let (here, elsewhere) = tokio::join!(self.renew_here(session, &here), join_all(elsewhere));
         let found = here_at.into_iter().zip(here);
         for (nth, answer) in found.chain(elsewhere_at.into_iter().zip(elsewhere)) {
             answers[nth] = Some(answer);
@@ -48,13 +53,13 @@ impl Locks {
     async fn find(&self, Renew { claim, .. }: &Renew<'_>) -> Result<Renewal> {
         let nodes = self.nodes().await?;
         let lock = nodes.lock(&claim.name);
-        let (sent, line) = nodes.look_afresh(&lock).await?;
-        let modes = line.modes();
-        let found = line.of_claim(&claim.id).next();
-        let Some((_, entry)) = found.filter(|(at, _)| *at < holders(&modes)) else {
+        let (sent, queue) = nodes.look_afresh(&lock).await?;
+        let modes = queue.modes();
+        let found = queue.of_claim(&claim.id).next();
+        let Some((_, node)) = found.filter(|(at, _)| *at < holders(&modes)) else {
             return Ok(Renewal::Lost(LossReason::Gone));
         };
-        let path = format!("{lock}/{}", entry.node);
+        let path = format!("{lock}/{}", node.name);
         match nodes.made_here(&path).await? {
             None => Ok(Renewal::Lost(LossReason::Gone)),
             Some((false, _)) => Err(Error::new(
@@ -63,50 +68,51 @@ impl Locks {
             )
             .advise("let the process that has acquired it hold it, as `leasehold run` does")),
             Some((true, token)) => {
-                self.prove(&nodes, &path).await?;
-                let place = Place {
+                self.confirm_session(&nodes, &path).await?;
+                let entry = QueueEntry {
                     session: nodes.session.number,
                     path,
-                    sequence: entry.sequence.into(),
                     token,
-                    standing: Stands::Holds,
-                    has_waited: false,
                 };
-                Ok(Renewal::Renewed(
-                    self.granted(&nodes, claim, place, sent.at),
-                ))
+                Ok(match self.granted(&nodes, claim, entry, sent) {
+                    Some(grant) => Renewal::Renewed(grant),
+                    None => Renewal::Lost(LossReason::Gone),
+                })
             }
         }
     }
 
-    async fn renew_here(&self, held: &[(&Claim, Place)]) -> Vec<Result<Renewal>> {
-        let session = self.sessions.present();
-        let settings = &self.settings;
-        let nodes = Nodes { session, settings };
-        let paths: Vec<_> = held.iter().map(|(_, place)| &*place.path).collect();
+    async fn renew_here(
+        &self,
+        session: Arc<Session>,
+        held: &[(Renew<'_>, QueueEntry)],
+    ) -> Vec<Result<Renewal>> {
+        let config = &self.config;
+        let nodes = Nodes { session, config };
+        let paths: Vec<_> = held.iter().map(|(_, entry)| &*entry.path).collect();
         let sent = Clock::machine().now();
         let there = nodes.check(&paths).await;
-        let answers = there.into_iter().zip(held).map(|(there, (claim, place))| {
+        let answers = there.into_iter().zip(held).map(|(there, (renew, entry))| {
+            let claim = renew.claim;
             let there = match there {
                 Err(error) if failure::ended_the_session(&error) => {
-                    self.places.forget(&claim.id);
-                    self.overdue.forget(&claim.id);
+                    self.claims.gone(claim, entry);
                     return Ok(Renewal::Lost(LossReason::SessionEnded));
                 }
                 there => there?,
             };
-            let mut places = self.places.lock();
-            let still = places
-                .get(&claim.id)
-                .is_some_and(|now| now.path == place.path);
-            if !there || !still {
-                places.remove(&claim.id);
-                self.overdue.forget(&claim.id);
+            let end = sent + claim.ttl.get();
+            if !there {
+                self.claims.gone(claim, entry);
+            }
+            if renew.shorten {
+                self.claims.shorten(claim, end);
+            }
+            if !self.claims.still_hold(claim, entry.clone(), end) {
                 return Ok(Renewal::Lost(LossReason::Gone));
             }
-            self.overdue.ends_at(claim, sent + claim.ttl.get());
             Ok(Renewal::Renewed(Grant {
-                token: place.token,
+                token: entry.token,
                 valid_until: nodes.session.valid_until().min(sent + claim.ttl.validity()),
             }))
         });

@@ -1,72 +1,61 @@
 //! How a claim waits: it watches the node before its own, or the few of which one must go first.
 //!
-//! That one of them has gone is not always enough: it may have given up, and others be ahead of it still, so the claim looks again. But whoever has held
-//! the lock alone had nobody before it, and says so when it goes: it writes into its node in the same transaction. Who hears of that holds
-//! the lock, without another look.
+//! That one of them has gone is not enough to hold the lock. It may have given up, and others be ahead of it still; and the claim's own
+//! node may have been deleted with it. So a claim that is woken looks at the queue again: its server answers by what it knew
+//! when it reported the node, or by later.
 
 use futures_util::future::{select_all, try_join_all};
 use zookeeper_client::{Error as Said, EventType};
 
-use super::nodes::Nodes;
-use super::places::Stands;
+use super::claim::OwnClaim;
 use super::{Locks, failure};
 use crate::claim::Claim;
-use crate::clock::Clock;
 use crate::engine::Wake;
-use crate::engine::meta::Meta;
 use crate::error::Result;
 
 impl Locks {
     pub(super) async fn wait(&self, claim: &Claim) -> Result<Wake> {
+        // A session that is given up lasts, with all nodes in it, until nobody uses it any more.
+        let mut endings = self.sessions.events();
+        tokio::select! {
+            woken = self.watch(claim) => woken,
+            _ = endings.changed() => Ok(Wake::Retry),
+        }
+    }
+
+    async fn watch(&self, claim: &Claim) -> Result<Wake> {
         let session = self.sessions.present();
-        let place = self.places.get(&claim.id);
-        let Some(mut place) = place.filter(|place| place.session == session.number) else {
-            return Ok(Wake::Retry);
-        };
-        let Stands::Waits {
-            watched,
-            is_next,
-            hears,
-        } = &place.standing
+        let Some(OwnClaim::Queued {
+            entry,
+            ahead: Some(watched),
+        }) = self.claims.get(claim)
         else {
             return Ok(Wake::Retry);
         };
-        let mut its_turn = *is_next;
+        if entry.session != session.number || session.has_ended() {
+            return Ok(Wake::Retry);
+        }
         loop {
-            let watch = |path| {
-                session.sending();
-                session.client.get_and_watch_data(path)
-            };
-            let watches = match try_join_all(watched.iter().map(|path| watch(path))).await {
+            let watches = watched.iter().map(|path| session.watch(path));
+            let watches = match try_join_all(watches).await {
                 Ok(watches) => watches,
                 Err(Said::NoNode) => break,
                 Err(cause) => return Err(failure::of_request(cause)),
             };
-            // Other programs write into their nodes for reasons of their own.
-            let is_ours = |(data, ..): &(Vec<u8>, _, _)| Meta::read(data).is_some();
-            let says_so = *hears && watches.iter().all(is_ours);
-            let changes = watches
-                .into_iter()
-                .map(|(_, _, watch)| Box::pin(watch.changed()));
+            let changes = watches.into_iter().map(|watch| Box::pin(watch.changed()));
             let (event, ..) = select_all(changes).await;
             match event.event_type {
                 EventType::NodeDeleted => break,
-                EventType::NodeDataChanged if says_so => {
-                    its_turn = true;
-                    break;
-                }
+                // Other programs write into their nodes for reasons of their own.
                 EventType::NodeDataChanged => {}
                 _ => return Ok(Wake::Retry),
             }
         }
-        self.places.wake(&claim.id);
-        if !its_turn || !session.is_proven() || session.has_ended() {
-            return Ok(Wake::Retry);
-        }
-        let settings = &self.settings;
-        let nodes = Nodes { session, settings };
-        place.standing = Stands::Holds;
-        let now = Clock::machine().now();
-        Ok(Wake::Granted(self.granted(&nodes, claim, place, now)))
+        self.claims.change(claim, &entry, |own| {
+            if let OwnClaim::Queued { ahead, .. } = own {
+                *ahead = None;
+            }
+        });
+        Ok(Wake::Retry)
     }
 }

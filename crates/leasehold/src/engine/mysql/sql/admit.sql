@@ -1,18 +1,22 @@
--- Lets in whoever is next while it fits; whose process is dead is passed over. The lock is handed over for half a second,
--- until its holder renews. p_own, which asks just now, gets its whole TTL and need not be told.
--- The stripe is locked. Who waits in the calling process is told by the answer to
--- the call; other processes are to be woken.
+-- Grants the lock to the waiters at the head of the queue for as long as they fit, and takes them out of the queue. Waiters whose process is dead are
+-- removed; the calling process is certainly alive. The caller has locked the stripe.
+--
+-- p_own, the claim that makes this attempt, gets its whole TTL. To every other waiter the lock is offered: it is the holder for half a second, or longer if
+-- it renews in that time. A waiter of the calling process (p_listener) learns of its offer by p_notices, which the call returns; the ids of the other
+-- processes' listeners, 32 letters each, are appended to p_wake.
+--
+-- p_expected is until when the waiters expect the lock to be held. If one is admitted whose TTL ends before that, the first of those left is told.
 CREATE PROCEDURE leasehold_admit(
-  p_name VARBINARY(255), p_now BIGINT, p_own BINARY(32), p_listener CHAR(32) CHARACTER SET ascii COLLATE ascii_bin,
-  INOUT p_last BIGINT, INOUT p_told MEDIUMTEXT CHARACTER SET ascii, INOUT p_wake MEDIUMTEXT CHARACTER SET ascii
+  p_name VARBINARY(255), p_now BIGINT, p_own BINARY(32), p_listener {listener_id}, p_expected BIGINT,
+  INOUT p_last BIGINT, INOUT p_notices MEDIUMTEXT CHARACTER SET ascii, INOUT p_wake MEDIUMTEXT CHARACTER SET ascii
 )
 SQL SECURITY INVOKER
 BEGIN
   DECLARE v_held, v_held_mode, v_mode INT;
   DECLARE v_found, v_alive, v_is_own BOOLEAN;
   DECLARE v_claim BINARY(32);
-  DECLARE v_first, v_ttl, v_offer, v_number, v_pid BIGINT;
-  DECLARE v_listener CHAR(32) CHARACTER SET ascii COLLATE ascii_bin;
+  DECLARE v_first, v_ttl, v_offer, v_number, v_pid, v_ends BIGINT;
+  DECLARE v_listener {listener_id};
   DECLARE v_owner, v_host VARBINARY(255);
   DECLARE v_reason VARBINARY(1024);
   DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_found = FALSE;
@@ -24,10 +28,10 @@ BEGIN
   queue: LOOP
     SET v_found = TRUE;
     SELECT w.claim, w.mode, w.ttl, w.listener, w.number, w.owner, w.host, w.pid, w.reason,
-      COALESCE(l.alive_until > p_now AND (l.sure_until > p_now OR IS_USED_LOCK(CONCAT('leasehold-life:', l.id)) IS NOT NULL), FALSE)
+      w.listener <=> p_listener OR COALESCE(l.alive_until > p_now AND (l.sure_until > p_now OR {life_of_l}), FALSE)
     INTO v_claim, v_mode, v_ttl, v_listener, v_number, v_owner, v_host, v_pid, v_reason, v_alive
     FROM leasehold_waiters w LEFT JOIN leasehold_listeners l ON l.id = w.listener
-    WHERE w.name = p_name ORDER BY w.place LIMIT 1;
+    WHERE w.name = p_name ORDER BY w.position LIMIT 1;
     IF NOT v_found THEN
       LEAVE queue;
     END IF;
@@ -41,7 +45,7 @@ BEGIN
       IF NOT v_is_own THEN
         SET v_offer = LEAST(v_ttl, 500);
         IF v_listener <=> p_listener THEN
-          SET p_told = CONCAT(p_told, CONCAT_WS(':', 'granted', v_number, p_last, v_offer, p_now), ';');
+          SET p_notices = CONCAT(p_notices, CONCAT_WS(':', 'granted', v_number, p_last, v_offer, p_now), ';');
         ELSE
           SET p_wake = CONCAT(p_wake, v_listener);
         END IF;
@@ -50,12 +54,15 @@ BEGIN
         owner, host, pid, reason)
       VALUES (p_name, v_claim, v_mode, p_last, p_now, p_now + v_offer * 1000, IF(v_is_own, NULL, v_listener), v_number, v_ttl,
         v_owner, v_host, v_pid, v_reason);
-      SET v_held = v_held + 1, v_held_mode = v_mode;
+      SET v_held = v_held + 1, v_held_mode = v_mode, v_ends = LEAST(COALESCE(v_ends, p_expected), p_now + v_ttl * 1000);
     END IF;
     DELETE FROM leasehold_waiters WHERE name = p_name AND claim = v_claim;
-    -- Beside one who holds it alone nobody fits.
+    -- Nobody fits beside an exclusive holder.
     IF v_held > 0 AND v_held_mode = 0 THEN
       LEAVE queue;
     END IF;
   END LOOP;
+  IF v_ends < p_expected THEN
+    CALL leasehold_tell_first(p_name, v_ends, p_now, p_listener, p_notices, p_wake);
+  END IF;
 END

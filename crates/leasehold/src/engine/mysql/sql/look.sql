@@ -1,22 +1,13 @@
--- The holder's time was cut short: whoever is first has less to wait for than it thinks.
-CREATE PROCEDURE leasehold_look(
-  p_name VARBINARY(255), p_after BIGINT, p_listener CHAR(32) CHARACTER SET ascii COLLATE ascii_bin
-)
+-- A renewal has cut the lock short: the first waiter is sent a notice to look when the lock ends, which is in p_after milliseconds. If the waiter is one of
+-- the calling process (p_listener), the answer has the notice.
+CREATE PROCEDURE leasehold_look(p_name VARBINARY(255), p_after BIGINT, p_listener {listener_id})
 SQL SECURITY INVOKER
 BEGIN
-  DECLARE v_now, v_number BIGINT;
-  DECLARE v_claim BINARY(32);
-  DECLARE v_listener CHAR(32) CHARACTER SET ascii COLLATE ascii_bin;
-  DECLARE v_told MEDIUMTEXT CHARACTER SET ascii DEFAULT '';
-  DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
-  SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
-  SELECT claim, listener, number INTO v_claim, v_listener, v_number
-  FROM leasehold_waiters WHERE name = p_name ORDER BY place LIMIT 1;
-  IF v_listener = p_listener THEN
-    SET v_told = CONCAT_WS(':', 'look', v_number, p_after);
-  ELSEIF v_listener IS NOT NULL THEN
-    UPDATE leasehold_waiters SET look_at = v_now + p_after * 1000 WHERE name = p_name AND claim = v_claim;
-    CALL leasehold_wake(v_listener);
+  DECLARE v_now BIGINT DEFAULT {now};
+  DECLARE v_notices, v_wake MEDIUMTEXT CHARACTER SET ascii DEFAULT '';
+  CALL leasehold_tell_first(p_name, v_now + p_after * 1000, v_now, p_listener, v_notices, v_wake);
+  IF v_wake <> '' THEN
+    CALL leasehold_wake(v_wake);
   END IF;
-  SELECT TRUE, v_now, v_told;
+  SELECT TRUE, v_now, v_notices;
 END

@@ -3,66 +3,80 @@ CREATE TABLE IF NOT EXISTS leasehold_layout (
   version INT NOT NULL
 ) ENGINE = InnoDB;
 
--- The greatest token given in each stripe: storage does not grow with the number of names. Whoever decides about a lock first
--- locks the row of its stripe.
+-- Locks are divided into 1,024 stripes by their names. Each has a row with the greatest token that was given to any of its locks, so that storage does not
+-- grow with the number of names. Every call that decides who gets a lock locks the row of its stripe first, and so such calls run one after the other.
 CREATE TABLE IF NOT EXISTS leasehold_tokens (
   stripe INT NOT NULL PRIMARY KEY,
   last BIGINT NOT NULL
 ) ENGINE = InnoDB;
 
--- A claim is kept as a hash: who reads the table cannot release or renew. All times are microseconds since 1970.
+-- One row for each claim that holds a lock, or was offered one. A free lock has no row. A row counts until expires_at; it is removed by the next call that
+-- decides about the lock. All times are microseconds since 1970 by the server's clock, unless the column says otherwise.
 CREATE TABLE IF NOT EXISTS leasehold_holders (
   name VARBINARY(255) NOT NULL,
-  claim BINARY(32) NOT NULL,
-  mode INT NOT NULL,                   -- 0: exclusive, -1: shared, n: a permit of n
+  claim BINARY(32) NOT NULL,           -- SHA-256 of the claim id: a reader of the table can neither release nor renew
+  mode INT NOT NULL,                   -- 0: exclusive, -1: shared, n: one of n permits
   token BIGINT NOT NULL,
   since BIGINT NOT NULL,
   expires_at BIGINT NOT NULL,
-  offered_to CHAR(32) CHARACTER SET ascii COLLATE ascii_bin, -- handed over, and its holder has not said a word yet
-  number BIGINT,
-  ttl BIGINT,                          -- of who was handed the lock
+  offered_to {listener_id}, -- the waiter's listener, if this is an offer that was not renewed yet
+  number BIGINT,                       -- the waiter's number in its process
+  ttl BIGINT,                          -- the waiter's TTL in milliseconds
   owner VARBINARY(255) NOT NULL,
   host VARBINARY(255) NOT NULL,
   pid BIGINT NOT NULL,
   reason VARBINARY(1024),
   PRIMARY KEY (name, claim),
-  UNIQUE KEY checks (token, name),     -- what a transaction of the user's locks: see leasehold_check_lease
+  UNIQUE KEY checks (token, name),     -- what leasehold_check_lease locks
   KEY offers (offered_to)
 ) ENGINE = InnoDB;
 
+-- The queues of all locks. A waiter leaves its queue when it is offered the lock, gives up, or is found to be dead.
 CREATE TABLE IF NOT EXISTS leasehold_waiters (
   name VARBINARY(255) NOT NULL,
   claim BINARY(32) NOT NULL,
-  place BIGINT NOT NULL AUTO_INCREMENT,
+  position BIGINT NOT NULL AUTO_INCREMENT, -- the order of arrival
   mode INT NOT NULL,
   ttl BIGINT NOT NULL,                 -- milliseconds
   since BIGINT NOT NULL,
-  listener CHAR(32) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
-  number BIGINT NOT NULL,
-  look_at BIGINT,                      -- the holder's time was cut short: it ends then
+  listener {listener_id} NOT NULL, -- of its process, and
+  number BIGINT NOT NULL,              -- its number there: where its notices go
   owner VARBINARY(255) NOT NULL,
   host VARBINARY(255) NOT NULL,
   pid BIGINT NOT NULL,
   reason VARBINARY(1024),
   PRIMARY KEY (name, claim),
-  UNIQUE KEY places (place),
-  KEY in_order (name, place),
-  KEY looks (listener, look_at)
+  UNIQUE KEY positions (position),
+  KEY in_order (name, position)
 ) ENGINE = InnoDB;
 
--- One row a process that waits. Its waiters are alive for as long as it is.
+-- Notices to waiters that they should make another attempt, and when. (Offers are not here, but in leasehold_holders.) The listener reads them, and removes
+-- them with its next call.
+CREATE TABLE IF NOT EXISTS leasehold_notices (
+  id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
+  listener {listener_id} NOT NULL,
+  number BIGINT NOT NULL,
+  look_at BIGINT NOT NULL,
+  KEY listeners (listener)
+) ENGINE = InnoDB;
+
+-- One row for each process that waits. Its waiters count as alive for as long as it does, which is until alive_until; but after sure_until only while
+-- its connection also has the user-level lock 'leasehold-life:<id>', which ends with the connection. So a process that is killed counts as dead at once. Where
+-- a listener cannot have that lock, both times are the same.
 CREATE TABLE IF NOT EXISTS leasehold_listeners (
-  id CHAR(32) CHARACTER SET ascii COLLATE ascii_bin NOT NULL PRIMARY KEY,
+  id {listener_id} NOT NULL PRIMARY KEY,
   alive_until BIGINT NOT NULL,
-  sure_until BIGINT NOT NULL           -- later than this it is alive only while it has its lock of the server's own
+  sure_until BIGINT NOT NULL
 ) ENGINE = InnoDB;
 
 CREATE TABLE IF NOT EXISTS leasehold_records (
-  id VARBINARY(255) NOT NULL PRIMARY KEY,
-  value LONGBLOB NOT NULL,
+  id VARBINARY(288) NOT NULL PRIMARY KEY, -- leasehold's own keys are longer than a user's may be
+  value LONGBLOB,                      -- null: the record was deleted, and only the rest is kept
   version BIGINT NOT NULL,
   token BIGINT NOT NULL,
-  guarded_by VARBINARY(255)
+  guarded_by VARBINARY(255),           -- the lock
+  ends_at BIGINT,                      -- when its lifetime is over; null: never
+  KEY ending (ends_at)
 ) ENGINE = InnoDB;
 
 INSERT IGNORE INTO leasehold_tokens (stripe, last)

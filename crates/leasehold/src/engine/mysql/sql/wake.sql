@@ -1,5 +1,5 @@
--- Ends the sleep of these processes' listeners. Each that sleeps has a lock of the server's own, which tells its connection.
--- A wake-up that fails costs a moment only: they look by themselves now and then.
+-- Wakes listeners that sleep in leasehold_listen, so that they look for offers and notices. p_listeners is their ids, 32 letters each, one after the other. A
+-- listener that sleeps has a user-level lock (GET_LOCK), which shows its connection. If a wake-up fails, the listener looks when its sleep is over.
 CREATE PROCEDURE leasehold_wake(p_listeners MEDIUMTEXT CHARACTER SET ascii)
 SQL SECURITY INVOKER
 BEGIN

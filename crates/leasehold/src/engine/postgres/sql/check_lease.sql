@@ -1,28 +1,18 @@
--- For transactions of the user's own: fails unless this token is that of a live holder of the lock, and lets nobody else in before
--- the transaction has ended, even if the lease runs out meanwhile. Renewals do not wait for it.
+-- For transactions of the user's own. Fails unless this token is that of a holder of the lock whose time is not over. Until the transaction ends, the lock is
+-- granted to nobody else, even if the lease expires meanwhile (await_checks). Renewals do not wait for it.
 CREATE OR REPLACE FUNCTION leasehold.check_lease(p_name text, p_token bigint) RETURNS void
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-  v_before bigint;
   v_is_held boolean;
 BEGIN
   PERFORM pg_advisory_xact_lock_shared(hashtextextended(p_name, p_token));
-  -- What is locked in here is locked no longer than that.
+  -- A subtransaction, which is rolled back below so that its row lock does not stay until the user's transaction ends.
   BEGIN
-    -- Whom the lock was passed on to within a process may be here before the release that tells of it, and before those who had the lock
-    -- have ended their transactions.
-    FOR v_before IN
-      SELECT before FROM leasehold.holders h, generate_series(h.token, p_token - 1) before
-      WHERE h.name = p_name AND h.slot = '' AND h.claim IS NOT NULL AND p_token > h.token AND p_token <= h.reserved
-    LOOP
-      PERFORM leasehold.await_checks(p_name, v_before);
-    END LOOP;
     SELECT h.expires_at > clock_timestamp() INTO v_is_held FROM leasehold.holders h
-    WHERE h.name = p_name AND h.claim IS NOT NULL AND p_token BETWEEN h.token AND greatest(h.token, h.reserved);
+    WHERE h.name = p_name AND h.claim IS NOT NULL AND h.token = p_token;
     IF v_is_held AND current_setting('transaction_isolation') <> 'read committed' THEN
-      -- What it sees may be old. To lock a row that has changed since fails.
-      PERFORM FROM leasehold.holders h
-      WHERE h.name = p_name AND p_token BETWEEN h.token AND greatest(h.token, h.reserved) FOR SHARE;
+      -- The transaction may see an old version of the row. Then it is an error to lock it.
+      PERFORM FROM leasehold.holders h WHERE h.name = p_name AND h.token = p_token FOR SHARE;
     END IF;
     RAISE EXCEPTION 'seen' USING ERRCODE = 'LH000';
   EXCEPTION WHEN SQLSTATE 'LH000' THEN

@@ -1,2 +1,2 @@
-INSERT INTO leasehold.layout (version) VALUES (1)
+INSERT INTO leasehold.layout (version) VALUES (2)
 ON CONFLICT (only_row) DO UPDATE SET version = excluded.version;

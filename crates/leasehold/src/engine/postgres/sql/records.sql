@@ -1,45 +1,30 @@
--- Writes a guarded record unless a higher token has written before, or the record is guarded by another lock.
-CREATE OR REPLACE FUNCTION leasehold.write_fenced(
-  p_key text, p_value bytea, p_token bigint, p_lock text,
-  OUT outcome text, OUT version bigint, OUT token bigint, OUT lock text
-)
-LANGUAGE plpgsql AS $$
+-- Writes a guarded record if it still has the version p_expected; if that is null, if there is no row. A null value means that the record is deleted, and only
+-- its version and token are kept. p_lifetime is in microseconds; null means for ever, and zero that no row is left. Returns whether it was written.
+CREATE OR REPLACE FUNCTION leasehold.write_record(
+  p_key text, p_value bytea, p_version bigint, p_token bigint, p_lock text, p_lifetime bigint, p_expected bigint
+) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   v_set text := leasehold.durably();
+  v_now timestamptz := clock_timestamp();
+  v_ends_at timestamptz := v_now + p_lifetime * interval '1 microsecond';
+  v_is_written boolean;
 BEGIN
-  INSERT INTO leasehold.records AS r VALUES (p_key, p_value, 1, p_token, p_lock)
-  ON CONFLICT (key) DO UPDATE
-  SET value = excluded.value, version = r.version + 1, token = excluded.token, lock = coalesce(excluded.lock, r.lock)
-  WHERE r.token <= excluded.token AND (r.lock IS NULL OR excluded.lock IS NULL OR r.lock = excluded.lock)
-  RETURNING r.version INTO version;
-  IF FOUND THEN
-    outcome := 'written';
-    RETURN;
-  END IF;
-  SELECT r.token, r.lock INTO token, lock FROM leasehold.records r WHERE r.key = p_key;
-  outcome := CASE WHEN lock <> p_lock THEN 'other lock' ELSE 'refused' END;
-END
-$$;
-
--- Writes a guarded record if it is still of this version; for none, if there is no record.
-CREATE OR REPLACE FUNCTION leasehold.write_if(
-  p_key text, p_value bytea, p_version bigint, OUT outcome text, OUT version bigint
-)
-LANGUAGE plpgsql AS $$
-DECLARE
-  v_set text := leasehold.durably();
-BEGIN
-  IF p_version IS NULL THEN
-    INSERT INTO leasehold.records AS r VALUES (p_key, p_value, 1, 0, NULL)
-    ON CONFLICT (key) DO NOTHING RETURNING r.version INTO version;
+  IF p_lifetime = 0 THEN
+    DELETE FROM leasehold.records r WHERE r.key = p_key AND r.version = p_expected;
+  ELSIF p_expected IS NULL THEN
+    INSERT INTO leasehold.records VALUES (p_key, p_value, p_version, p_token, p_lock, v_ends_at) ON CONFLICT DO NOTHING;
   ELSE
-    UPDATE leasehold.records r SET value = p_value, version = r.version + 1
-    WHERE r.key = p_key AND r.version = p_version RETURNING r.version INTO version;
+    UPDATE leasehold.records r SET value = p_value, version = p_version, token = p_token, lock = p_lock, ends_at = v_ends_at
+    WHERE r.key = p_key AND r.version = p_expected;
   END IF;
-  outcome := 'written';
-  IF NOT FOUND THEN
-    outcome := 'changed';
-    SELECT r.version INTO version FROM leasehold.records r WHERE r.key = p_key;
+  v_is_written := FOUND;
+  IF p_lifetime IS NOT NULL THEN
+    -- Removes a few other records whose lifetime is over. It never waits for a row lock, so that two calls cannot wait for each other.
+    DELETE FROM leasehold.records r WHERE r.key IN (
+      SELECT s.key FROM leasehold.records s WHERE s.ends_at <= v_now AND s.key <> p_key
+      ORDER BY s.ends_at LIMIT 8 FOR UPDATE SKIP LOCKED);
   END IF;
+  RETURN v_is_written;
 END
 $$;

@@ -1,60 +1,45 @@
--- Gives up a claim, whatever has become of it. If a crash forgets that, the lock stays taken until the TTL ends, so it need not
--- be on the disk at once. If the lock goes to another, that holds too as long as what a crash would bring back excludes
--- everybody for longer than the new holder relies on: one who held it alone, and has not expired by then.
--- If it goes to a waiter of the very process that asks, the answer tells of it.
---
--- That process may have passed the lock on already, from one claim to the next: the last of p_passed holds it now. Each has a token, the
--- first of p_tokens being that of p_claim. If p_claim holds the lock here, that is agreed to, whatever else is known of them.
-CREATE OR REPLACE FUNCTION leasehold.release(
-  p_name text, p_claim bytea, p_asker text, p_passed bytea[], p_tokens bigint[], p_patience bigint,
-  OUT was_held boolean, OUT now_us bigint, OUT number bigint, OUT token bigint, OUT offer_ms bigint,
-  OUT heirs bigint[], OUT heir_token bigint, OUT heir_offer_ms bigint
-)
+-- A release soon after a crash. It may be a repetition, by this process or another one that has the claim id: the first try may have offered the lock to a waiter,
+-- and the crash have lost that; the waiter may rely on its offer for up to 500 ms. So the claim keeps the lock until all offers from before the crash have ended,
+-- and no longer. Returns whether the claim held the lock.
+CREATE OR REPLACE FUNCTION leasehold.release_after_crash(p_name text, p_claim bytea, p_now timestamptz) RETURNS boolean
 LANGUAGE plpgsql AS $$
+DECLARE
+  v_ends timestamptz;
+BEGIN
+  UPDATE leasehold.holders h SET offered = false, expires_at = least(h.backed_until, p_now + interval '500 milliseconds'),
+    backed_until = least(h.backed_until, p_now + interval '500 milliseconds')
+  WHERE h.name = p_name AND h.slot = '' AND h.claim = p_claim RETURNING h.expires_at INTO v_ends;
+  IF NOT FOUND THEN
+    RETURN false;
+  END IF;
+  PERFORM leasehold.note_crash(p_now), leasehold.notify_first(p_name, v_ends, p_now);
+  RETURN v_ends > p_now;
+END
+$$;
+
+-- Gives up a claim, whether it holds the lock, was offered it, waits for it or is not known, and offers the lock to the next waiters. An offer to a waiter of
+-- the calling process (p_asker) is returned: its number, token and time.
+--
+-- The commit of a release need not wait for the disk: if a crash loses it, the lock stays taken until its TTL ends. Nor need that of an offer that ends before
+-- backed_until: see leasehold.holders.
+CREATE OR REPLACE FUNCTION leasehold.release(
+  p_name text, p_claim bytea, p_asker text, p_patience bigint,
+  OUT was_held boolean, OUT now_us bigint, OUT number bigint, OUT token bigint, OUT offer_ms bigint
+)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   v_set text := leasehold.take_turn(p_name, p_patience);
   v_now timestamptz := clock_timestamp();
-  v_until timestamptz;
   v_lock leasehold.holders;
-  v_waiter leasehold.waiters;
-  v_heirs record;
   v_token bigint;
   v_backed_until timestamptz;
   v_queued boolean;
   v_admitted record;
 BEGIN
   now_us := leasehold.micros(v_now);
-  IF p_passed IS NOT NULL THEN
-    FOR nth IN 1..cardinality(p_passed) LOOP
-      v_set := leasehold.await_checks(p_name, p_tokens[nth]);
-    END LOOP;
-    token := p_tokens[cardinality(p_tokens)];
-    WITH gone AS (
-      DELETE FROM leasehold.waiters w WHERE w.name = p_name AND w.claim = ANY (p_passed) RETURNING *
-    )
-    SELECT * INTO v_waiter FROM gone WHERE claim = p_passed[cardinality(p_passed)];
-    offer_ms := least(500, v_waiter.ttl);
-    v_until := v_now + offer_ms * interval '1 millisecond';
-    v_heirs := leasehold.heirs(p_name, p_asker);
-    UPDATE leasehold.holders h SET claim = p_passed[cardinality(p_passed)], token = release.token, since = v_now,
-      reserved = greatest(release.token, h.reserved) + cardinality(v_heirs.numbers),
-      expires_at = v_until, offered = true,
-      backed_until = CASE WHEN h.backed_until < v_until THEN v_until ELSE h.backed_until END,
-      ttl = v_waiter.ttl, listener = p_asker, number = v_waiter.number, owner = coalesce(v_waiter.owner, h.owner),
-      host = coalesce(v_waiter.host, h.host), pid = coalesce(v_waiter.pid, h.pid), reason = v_waiter.reason
-    WHERE h.name = p_name AND h.slot = '' AND h.claim = p_claim
-    RETURNING h.reserved - cardinality(v_heirs.numbers) + 1, h.backed_until INTO heir_token, v_backed_until;
-    IF FOUND THEN
-      was_held := true;
-      number := coalesce(v_waiter.number, 0);
-      heirs := v_heirs.numbers;
-      heir_offer_ms := v_heirs.offer_ms;
-      v_set := CASE WHEN v_backed_until = v_until OR token > now_us THEN leasehold.durably() ELSE leasehold.not_durably() END;
-      RETURN;
-    END IF;
-  END IF;
-
   UPDATE leasehold.holders h SET claim = NULL, offered = false WHERE h.name = p_name AND h.slot = '' AND h.claim = p_claim
+    AND EXISTS (
+      SELECT FROM leasehold.crashes c WHERE c.only_row AND c.noticed_at <= greatest(h.since, v_now - interval '500 milliseconds'))
   RETURNING h.expires_at > v_now, h.token, h.queued, h.backed_until INTO was_held, v_token, v_queued, v_backed_until;
   IF FOUND THEN
     v_set := leasehold.await_checks(p_name, v_token);
@@ -73,7 +58,7 @@ BEGIN
       v_set := leasehold.await_checks(p_name, v_token);
       UPDATE leasehold.holders h SET together = h.together - 1 WHERE h.name = p_name AND h.slot = '';
     ELSE
-      was_held := false;
+      was_held := leasehold.release_after_crash(p_name, p_claim, v_now);
       DELETE FROM leasehold.waiters w WHERE w.name = p_name AND w.claim = p_claim;
     END IF;
     v_lock := leasehold.expire(p_name, p_asker, v_now, v_now);
@@ -82,18 +67,15 @@ BEGIN
   number := v_admitted.number;
   token := v_admitted.token;
   offer_ms := v_admitted.offer_ms;
-  heirs := v_admitted.heirs;
-  heir_token := v_admitted.heir_token;
-  heir_offer_ms := v_admitted.heir_offer_ms;
-  -- A token that runs ahead of the clock could be given again after a crash.
-  v_set := CASE WHEN v_admitted.handed_over > 0 AND (v_backed_until IS NULL OR v_admitted.latest > now_us)
+  -- A token that is ahead of the clock could be given again after a crash that loses the offer: then the commit waits for the disk, too.
+  v_set := CASE WHEN v_admitted.offers > 0 AND (v_backed_until IS NULL OR v_admitted.latest > now_us)
     THEN leasehold.durably() ELSE leasehold.not_durably() END;
 END
 $$;
 
--- An operator's act: whoever holds the lock loses it.
-CREATE OR REPLACE FUNCTION leasehold.break_lock(p_name text, p_patience bigint) RETURNS boolean
-LANGUAGE plpgsql AS $$
+-- An operator's forced release: the holders lose the lock, as if they had expired, and it is offered to the next waiters. Returns whether it was held.
+CREATE OR REPLACE FUNCTION leasehold.force_release(p_name text, p_patience bigint) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   v_set text := leasehold.take_turn(p_name, p_patience);
   v_now timestamptz := clock_timestamp();
@@ -102,7 +84,6 @@ BEGIN
   v_set := leasehold.durably();
   SELECT coalesce(bool_or(h.expires_at > v_now), false) INTO v_held
   FROM leasehold.holders h WHERE h.name = p_name AND h.claim IS NOT NULL;
-  -- As if its time were over.
   PERFORM leasehold.expire(p_name, NULL, v_now, 'infinity');
   PERFORM leasehold.admit(p_name, v_now, 0, 0, NULL, NULL, NULL);
   RETURN v_held;

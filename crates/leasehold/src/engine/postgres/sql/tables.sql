@@ -1,14 +1,15 @@
--- leasehold's tables and functions for PostgreSQL, layout 1. To run again does no harm.
+-- leasehold's tables and functions for PostgreSQL, layout 2. It does no harm to run it again.
 --
--- A holder or a waiter is a row; nobody keeps a connection or a transaction open. All times are the server's. Every
--- call that decides about a lock first takes its turn, an advisory lock that ends with the call. Renewals take no
--- turn: they touch rows that are there and have not expired, and whoever removes an expired holder waits for them and
--- looks again.
+-- Holders and waiters are rows; neither keeps a connection or a transaction open. All times are the server's.
+--
+-- Every call that decides who gets a lock first takes the lock's turn, an advisory lock that ends with the call, and so such calls run one after the other.
+-- A renewal takes no turn: it changes only rows that have not expired, and a call that removes expired rows waits for the renewal's row locks and then sees
+-- the new time.
 
 DO $$
 BEGIN
-  -- IF NOT EXISTS would ask for the right to create one even where it is there.
-  IF to_regnamespace('leasehold') IS NULL THEN
+  -- CREATE SCHEMA IF NOT EXISTS needs the right to create schemas even if the schema exists.
+  IF pg_catalog.to_regnamespace('leasehold') IS NULL THEN
     CREATE SCHEMA leasehold;
   END IF;
 END
@@ -19,44 +20,71 @@ CREATE TABLE IF NOT EXISTS leasehold.layout (
   only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row)
 );
 
--- A newer version may have been here in the meantime.
+-- Refuses tables of a newer version, which may have been created since the client looked. The functions of an older version are removed, since their
+-- parameters may differ.
 DO $$
 DECLARE
-  v_newer integer;
+  v_found integer;
+  v_function text;
 BEGIN
-  SELECT version INTO v_newer FROM leasehold.layout WHERE version > 1;
-  IF FOUND THEN
-    RAISE EXCEPTION 'the tables have layout %, and this is layout 1', v_newer USING ERRCODE = 'LH002';
+  SELECT version INTO v_found FROM leasehold.layout;
+  IF v_found > 2 THEN
+    RAISE EXCEPTION 'the tables have layout %, and this is layout 2', v_found USING ERRCODE = 'LH002';
+  END IF;
+  IF v_found < 2 THEN
+    FOR v_function IN
+      SELECT p.oid::regprocedure FROM pg_catalog.pg_proc p WHERE p.pronamespace = 'leasehold'::regnamespace AND p.proname = ANY (ARRAY[
+        'micros', 'refuse_isolation', 'begin_call', 'take_turn', 'try_turn', 'await_checks', 'durably', 'not_durably', 'token_after',
+        'fits', 'offer_to', 'put_back', 'expire', 'held', 'heirs', 'enter', 'admit', 'acquire', 'release', 'break_lock', 'renew',
+        'beat', 'sweep', 'write_fenced', 'write_if', 'check_lease'])
+    LOOP
+      EXECUTE 'DROP FUNCTION ' || v_function;
+    END LOOP;
+    ALTER TABLE leasehold.holders DROP COLUMN IF EXISTS reserved;
+    ALTER TABLE leasehold.listeners DROP COLUMN IF EXISTS in_session, ADD COLUMN IF NOT EXISTS session integer;
   END IF;
 END
 $$;
 
--- The greatest token of all locks that were forgotten: what is not known any more goes on from there.
+-- Locks that nobody has used for a while are forgotten: their rows are deleted. This is the greatest token of all of them; a lock without a row starts from
+-- there, so that tokens never go back.
 CREATE TABLE IF NOT EXISTS leasehold.tokens (
   forgotten bigint NOT NULL,
   only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row)
 );
 INSERT INTO leasehold.tokens VALUES (0) ON CONFLICT DO NOTHING;
 
--- The row with the empty slot is the lock itself, there for as long as the lock is known; whoever holds it alone is written there, so
--- that one statement takes it, and one hands it over. Those who hold it together have a row each, whose slot is their claim.
--- No index but the key, and no column of the key ever changes: so an update touches no index.
+-- Locks and their holders. The row with the empty slot is the lock's own; it exists for as long as the lock is known, held or not. An exclusive holder is
+-- written into that row, so that one statement takes a free lock. Shared holders and permits have a row each, whose slot is their claim. A holder's row
+-- counts until expires_at; it is emptied or removed by the next call that decides about the lock.
+--
+-- The only index is the primary key, and no column of the key ever changes, so that an update touches no index.
+--
+-- backed_until: the commit of an offer need not wait for the disk. After a crash the lock's row may then be an earlier one, and that must exclude everybody else
+-- for as long as the waiter relies on the offer. backed_until is the time until which a row on disk does that. An example:
+--
+--   12:00:00    A renews until 12:00:30. That commit is on disk: the lock is backed until 12:00:30.
+--   12:00:10    A releases. B is offered the lock until 12:00:10.5, backed until 12:00:30.
+--   12:00:10.1  B releases. C is offered the lock until 12:00:10.6, backed until 12:00:30.
+--
+-- After a crash the row may be A's, which excludes others until 12:00:30. Or it may be B's offer, which ends before that of C, who may rely on it; so the
+-- function `expire` lets an offer from before a crash last until backed_until. The commit of a renewal waits for the disk, so a renewed row backs itself: both
+-- times are the same.
 CREATE TABLE IF NOT EXISTS leasehold.holders (
   name text COLLATE "C" NOT NULL,
   slot bytea NOT NULL,
-  claim bytea,                         -- a hash: who reads the table cannot release or renew. Null: nobody
-  mode integer NOT NULL,               -- 0: exclusive, -1: shared, n: a permit of n
-  token bigint NOT NULL,               -- in the lock's own row the greatest that was given
+  claim bytea,                         -- SHA-256 of the claim id: a reader of the table can neither release nor renew. Null: no holder
+  mode integer NOT NULL,               -- 0: exclusive, -1: shared, n: one of n permits
+  token bigint NOT NULL,               -- in the lock's own row the greatest that was given for the lock
   since timestamptz NOT NULL,
   expires_at timestamptz NOT NULL,
-  backed_until timestamptz NOT NULL,   -- until then, a crash that forgets this row brings back one that excludes as much
-  offered boolean NOT NULL,            -- handed over, and its holder has not said a word yet
-  together integer NOT NULL,           -- in the lock's own row: how many others there are, of its mode
-  queued boolean NOT NULL,             -- in the lock's own row: someone may wait
-  reserved bigint NOT NULL,            -- in the lock's own row: the last token that its holder may pass it on with
-  ttl bigint,                          -- of who was handed the lock, and where to tell it
-  listener text,
-  number bigint,
+  backed_until timestamptz NOT NULL,   -- no earlier than expires_at; see above
+  offered boolean NOT NULL,            -- an offer that was not renewed yet
+  together integer NOT NULL,           -- in the lock's own row: how many other rows, of shared holders or permits, there are
+  queued boolean NOT NULL,             -- in the lock's own row: there may be waiters
+  ttl bigint,                          -- for an offer: the waiter's TTL in milliseconds,
+  listener text,                       -- the listener of its process,
+  number bigint,                       -- and its number there
   owner text NOT NULL,
   host text NOT NULL,
   pid bigint NOT NULL,
@@ -64,18 +92,19 @@ CREATE TABLE IF NOT EXISTS leasehold.holders (
   PRIMARY KEY (name, slot)
 ) WITH (fillfactor = 50);
 
--- Forgotten in a crash, and then made again by those who wait: so they need no log.
+-- The queues of all locks. A waiter leaves its queue when it is offered the lock, gives up, or is found to be dead. The table is unlogged: after a crash it is
+-- empty, and the waiters queue again.
 CREATE UNLOGGED TABLE IF NOT EXISTS leasehold.waiters (
   name text COLLATE "C" NOT NULL,
   claim bytea NOT NULL,
-  place bigint GENERATED ALWAYS AS IDENTITY,
+  position bigint GENERATED ALWAYS AS IDENTITY, -- the order of arrival
   mode integer NOT NULL,
   ttl bigint NOT NULL,                 -- milliseconds
   since timestamptz NOT NULL,
-  listener text NOT NULL,
-  number bigint NOT NULL,
-  look_at timestamptz,                 -- it has less to wait for than it thinks
-  lapsed boolean NOT NULL DEFAULT false, -- it was handed the lock and said nothing: not in the queue until it asks again
+  listener text NOT NULL,              -- of its process, and
+  number bigint NOT NULL,              -- its number there: where its notices go
+  look_at timestamptz,                 -- a notice: it should make another attempt then
+  lapsed boolean NOT NULL DEFAULT false, -- its offer has ended unused: it is not in the queue until it makes another attempt
   owner text NOT NULL,
   host text NOT NULL,
   pid bigint NOT NULL,
@@ -83,22 +112,35 @@ CREATE UNLOGGED TABLE IF NOT EXISTS leasehold.waiters (
   PRIMARY KEY (name, claim)
 );
 
-CREATE INDEX IF NOT EXISTS waiters_in_order ON leasehold.waiters (name, place);
+CREATE INDEX IF NOT EXISTS waiters_in_order ON leasehold.waiters (name, position);
 CREATE INDEX IF NOT EXISTS waiters_to_look ON leasehold.waiters (listener) WHERE look_at IS NOT NULL;
 
--- One row a process that waits. Its waiters are alive for as long as it is.
+-- When the last crash was noticed. The table is unlogged, so the row is missing after a crash; the first call of `beat`, `renew`, `sweep` or `release`
+-- writes it again. A row of holders that is as old as this time, or older, may be from before a crash.
+CREATE UNLOGGED TABLE IF NOT EXISTS leasehold.crashes (
+  noticed_at timestamptz NOT NULL,
+  only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row)
+);
+INSERT INTO leasehold.crashes VALUES (clock_timestamp()) ON CONFLICT DO NOTHING;
+
+-- One row for each process that waits. Its waiters count as alive for as long as it does.
 CREATE UNLOGGED TABLE IF NOT EXISTS leasehold.listeners (
   id text PRIMARY KEY,
   alive_until timestamptz NOT NULL,
-  in_session boolean NOT NULL,         -- it keeps an advisory lock on its id, which ends with its connection
-  passed_over boolean NOT NULL         -- it counted as dead, and has waiters that are no longer in a queue
+  session integer,                     -- the backend (pid) that has the advisory lock on its id, which ends with the connection. Null: none
+  passed_over boolean NOT NULL         -- it counted as dead, and waiters of it may have been removed from their queues
 ) WITH (fillfactor = 50);
 
--- Guarded records: they refuse tokens lower than the highest that has written.
+-- Guarded records. They refuse writes with a lower token than the greatest that has written.
 CREATE TABLE IF NOT EXISTS leasehold.records (
   key text COLLATE "C" PRIMARY KEY,
-  value bytea NOT NULL,
+  value bytea,                         -- null: the record was deleted, and only the rest is kept
   version bigint NOT NULL,
   token bigint NOT NULL,
-  lock text
+  lock text,
+  ends_at timestamptz                  -- when its lifetime is over; null: never
 );
+
+ALTER TABLE leasehold.records ADD COLUMN IF NOT EXISTS ends_at timestamptz, ALTER COLUMN value DROP NOT NULL;
+
+CREATE INDEX IF NOT EXISTS records_ending ON leasehold.records (ends_at) WHERE ends_at IS NOT NULL;

@@ -1,9 +1,13 @@
--- What all calls have in common. Functions in plain SQL are of one expression each: so they become part of what calls them, which costs
--- nothing, where a call of a function in PL/pgSQL costs more than the rest.
+-- What all calls have in common. The functions here are a single SQL expression each, so that the server inlines them; a call of a PL/pgSQL function would
+-- cost more than what it does.
+--
+-- Every function that clients call sets search_path, which costs a few microseconds, so that nobody who may create functions or operators in another schema
+-- can put theirs in the place of the server's. The functions here are called by those, and inherit their search_path. Only micros is called by clients too; it
+-- names its operator in full.
 
 CREATE OR REPLACE FUNCTION leasehold.micros(p_time timestamptz) RETURNS bigint
 LANGUAGE sql STABLE STRICT AS $$
-  SELECT (extract(epoch FROM p_time) * 1000000)::bigint
+  SELECT (extract(epoch FROM p_time) OPERATOR(pg_catalog.*) 1000000::numeric)::bigint
 $$;
 
 CREATE OR REPLACE FUNCTION leasehold.refuse_isolation() RETURNS text
@@ -13,9 +17,12 @@ BEGIN
 END
 $$;
 
--- How every call begins. Each statement needs a view of its own. Rows come and go so fast that to read a whole table is never
--- right, small as it may seem. Where no index serves, that costs so much by the server's reckoning that it compiles the statement for a
--- tenth of a second: so each statement must have one.
+-- How every call begins. p_patience is for how many milliseconds a statement may wait for a lock.
+--
+-- Each statement must see what was committed before it, so the isolation level must be read committed.
+--
+-- Sequential scans are switched off: rows come and go so fast that the planner's statistics are wrong, and a table that seems small may not be. Each statement
+-- must therefore be able to use an index. If none fits, the planner's estimate is so high that the server spends a tenth of a second on JIT compilation.
 CREATE OR REPLACE FUNCTION leasehold.begin_call(p_patience bigint) RETURNS text
 LANGUAGE sql AS $$
   SELECT CASE
@@ -24,39 +31,40 @@ LANGUAGE sql AS $$
   END
 $$;
 
--- How a call begins that decides about one lock: what follows must see what was decided before it.
+-- How a call begins that decides who gets a lock: it waits for its turn. The statements that follow see what was decided before.
 CREATE OR REPLACE FUNCTION leasehold.take_turn(p_name text, p_patience bigint) RETURNS text
 LANGUAGE sql AS $$
   SELECT CASE WHEN leasehold.begin_call(p_patience) IS NOT NULL
     THEN pg_advisory_xact_lock(1818583923, hashtext(p_name))::text END
 $$;
 
--- For those who have others to do: whether it was free.
+-- Takes the turn if it is free, and does not wait; returns whether it was.
 CREATE OR REPLACE FUNCTION leasehold.try_turn(p_name text) RETURNS boolean
 LANGUAGE sql AS $$
   SELECT pg_try_advisory_xact_lock(1818583923, hashtext(p_name))
 $$;
 
--- Transactions of the user's that have checked a lease keep this in common. Whoever lets another in has it alone.
+-- Waits for transactions of the user's own that have checked this lease (check_lease) to end: they share the advisory lock that is taken here exclusively. Before
+-- the lock is granted to another claim.
 CREATE OR REPLACE FUNCTION leasehold.await_checks(p_name text, p_token bigint) RETURNS text
 LANGUAGE sql AS $$
   SELECT pg_advisory_xact_lock(hashtextextended(p_name, p_token))::text
 $$;
 
--- A grant must be on the disk before anyone hears of it.
+-- The commit of this call waits until it is on disk, as it must before anyone learns of a grant.
 CREATE OR REPLACE FUNCTION leasehold.durably() RETURNS text
 LANGUAGE sql AS $$
   SELECT CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END
 $$;
 
--- What a crash may forget.
+-- The commit of this call does not wait for the disk: a crash may lose it.
 CREATE OR REPLACE FUNCTION leasehold.not_durably() RETURNS text
 LANGUAGE sql AS $$
   SELECT set_config('synchronous_commit', 'off', true)
 $$;
 
--- The hybrid clock: greater than all before, also those that were reserved, and not behind the wall clock.
-CREATE OR REPLACE FUNCTION leasehold.token_after(p_last bigint, p_reserved bigint, p_now timestamptz) RETURNS bigint
+-- The next token: greater than the last one, and not behind the wall clock.
+CREATE OR REPLACE FUNCTION leasehold.token_after(p_last bigint, p_now timestamptz) RETURNS bigint
 LANGUAGE sql STABLE AS $$
-  SELECT greatest(p_last + 1, p_reserved + 1, leasehold.micros(p_now))
+  SELECT greatest(p_last + 1, leasehold.micros(p_now))
 $$;

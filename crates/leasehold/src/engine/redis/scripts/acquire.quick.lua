@@ -1,21 +1,9 @@
--- One attempt. ARGV: stripe, claim, mode, ttl, whether it queues, the channel it listens on and its number there,
--- meta, the proposed token ('0': this server decides), the max_ttl ('0': no mark is kept).
-
--- Nobody there.
-if ARGV[3] == '0' and redis.call('EXISTS', QUEUE) == 0 then
-  local known = redis.call('HMGET', REGISTER, STRIPE, 'mark')
-  local last = tonumber(known[1] or '0')
-  local token = ARGV[9]
-  if token == '0' then
-    token = last < NOW and NOW_TEXT or string.format('%.0f', last + 1)
-  end
-  if (ARGV[10] == '0' or known[2] == ARGV[10])
-    and tonumber(token) > last
-    and redis.call('SET', LOCK, CLAIM, 'NX', 'PX', ARGV[4])
-  then
-    redis.call('HSET', REGISTER, STRIPE, token)
-    redis.call('SET', HOLDERS, CLAIM .. '=' .. token .. ':' .. NOW_TEXT .. ':0:0:' .. ARGV[8], 'PX', ARGV[4])
-    return { 'granted', token, NOW_TEXT }
-  end
+-- One attempt. ARGV: see acquire.lua. Free, and nobody waits: the lock is set before the register is, so that an attempt that
+-- finds it taken leaves the register alone. Nothing else is done before this, not even a function defined: that would cost more.
+-- A register that has no token to compare with may have been lost: the rest then takes one from the server's own clock.
+local votes = true
+local taken = redis.call('EXISTS', KEYS[2]) == 0 and redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2])
+if taken and redis.pcall('ZADD', KEYS[3], 'XX', 'GT', 'CH', ARGV[3], ARGV[4]) == 1 then
+  return 1
 end
 

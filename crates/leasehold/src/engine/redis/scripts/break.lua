@@ -1,5 +1,5 @@
--- Takes the lock away from whoever holds it. ARGV: stripe.
+-- Takes the lock away from whoever holds it. ARGV: ''.
 local modes = holders()
 redis.call('DEL', LOCK, HOLDERS)
 admit(nil)
-return { #modes > 0 and 'released' or 'not held' }
+return #modes > 0 and 1 or 0

@@ -1,14 +1,19 @@
+local value = redis.call('GET', LOCK)
 if value == MANY then
-  local note = redis.call('HGET', HOLDERS, CLAIM)
-  held = note and read_holder(note).expires > NOW
-  redis.call('HDEL', HOLDERS, CLAIM)
+  local holder = holder_of(CLAIM, value)
+  if holder then
+    held = holder.expires > NOW
+    remove_one_of_many(CLAIM)
+  end
 end
-if redis.call('EXISTS', QUEUE) == 1 then
+if offered then
+  tell_watchers()
+elseif redis.call('EXISTS', QUEUE) == 1 then
   if not held then
-    forget_waiter(CLAIM)
+    leave_queue(CLAIM)
   end
   admit(nil)
 elseif value == MANY then
   holders()
 end
-return { held and 'released' or 'not held' }
+return held and 1 or 0

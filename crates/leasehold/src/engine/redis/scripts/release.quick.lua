@@ -1,10 +1,9 @@
--- Gives up a claim, whatever has become of it. ARGV: stripe, claim.
-local value = redis.call('GET', LOCK)
-local held = value == CLAIM
+-- Gives up a claim, whatever has become of it. ARGV: `claim=`.
+local held = redis.call('GETRANGE', KEYS[1], '0', '32') == ARGV[1]
 if held then
-  redis.call('DEL', LOCK, HOLDERS)
-  if redis.call('EXISTS', QUEUE) == 0 then
-    return { 'released' }
+  redis.call('DEL', KEYS[1])
+  if redis.call('EXISTS', KEYS[2]) == 0 then
+    return 1
   end
 end
 

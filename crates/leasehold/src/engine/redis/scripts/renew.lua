@@ -1,16 +1,16 @@
-local mode, ttl, planted = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[6])
-local token = extend(CLAIM, ttl)
--- By the rules of a grant, on a server that has forgotten it or never had it.
-if not token and planted > last_number() and fits(mode, (holders())) then
-  forget_waiter(CLAIM)
-  redis.call('HSET', REGISTER, STRIPE, text(planted))
-  hold(CLAIM, mode, ttl, planted, ARGV[5])
-  token = text(planted)
-end
+-- Gives a holder the TTL from now on, or what is left if that is more. ARGV: `claim=`, ttl, whether it ends after the ttl even if more is
+-- left ('1'), the number of the attempt to note, and the mark, if one is kept.
+local ttl, shorten = tonumber(ARGV[2]), ARGV[3] == '1'
+local before = redis.call('PTTL', LOCK)
+local token = extend(CLAIM, ttl, shorten, tonumber(ARGV[4]))
 if not token then
   return { 'lost' }
 end
-if before > ttl then
-  nudge(ttl)
+if shorten and before > ttl then
+  notify_position(0, ttl)
+  -- The first may hang, and nobody else knows that the lock ends sooner.
+  if redis.call('ZCARD', QUEUE) > 1 then
+    notify_position(-1, ttl + OFFER)
+  end
 end
-return { check_mark(ARGV[7]) and 'planted' or 'granted', token }
+return check_mark() or { 'granted', token }

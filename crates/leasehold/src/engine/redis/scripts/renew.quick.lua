@@ -1,10 +1,13 @@
--- Grants the whole TTL anew to one who holds the lock. ARGV: stripe, claim, mode, ttl, meta, its token if it is to be
--- planted where this server lacks it (else '0'), the max_ttl ('0': no mark is kept).
-local before = redis.call('PTTL', LOCK)
-if ARGV[7] == '0' and before <= tonumber(ARGV[4]) and redis.call('GET', LOCK) == CLAIM then
-  local note = redis.call('GET', HOLDERS)
-  redis.call('PEXPIRE', LOCK, ARGV[4])
-  redis.call('PEXPIRE', HOLDERS, ARGV[4])
-  return { 'granted', note and string.match(note, '=(%d+):') or '0' }
+-- Renews claims that hold their locks alone, and were given this TTL before: no more than that can be left of it.
+-- KEYS: the locks; the register. ARGV: ttl; where the beginnings end; for each lock the beginning of its value,
+-- `claim=attempt:ttl:token:`; the mark, if one is kept. Returns the numbers of those for which there is more to do.
+local ttl, last, rest = ARGV[1], ARGV[2], {}
+local votes = #ARGV == #KEYS + 1 or redis.call('ZSCORE', KEYS[#KEYS], ARGV[#ARGV])
+for nth = 1, #KEYS - 1 do
+  if votes and redis.pcall('GETRANGE', KEYS[nth], '0', last) == ARGV[nth + 2] then
+    redis.call('PEXPIRE', KEYS[nth], ttl)
+  else
+    rest[#rest + 1] = nth
+  end
 end
-
+return rest

@@ -1,0 +1,1 @@
+"""The benchmarks: leasehold beside other locks. Start with ../README.md."""

@@ -1,0 +1,96 @@
+//! One handle used from two runtimes: the end of one strands nobody on the other.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::time::{Duration, Instant};
+
+use crate::support::deployment::Deployment;
+use crate::support::mariadb_server::MariadbServer;
+use crate::support::postgres_server::PostgresServer;
+use crate::support::redis_cluster::RedisCluster;
+use crate::support::redis_sentinels::Sentinels;
+use crate::support::redis_server::RedisServer;
+use leasehold::Locks;
+use tokio::runtime::Runtime;
+
+/// No lease ends by itself meanwhile, and no waiter looks by the clock.
+const TTL: Duration = Duration::from_secs(50);
+
+/// Far longer than a hand-over takes, and far shorter than that.
+const SOON: Duration = Duration::from_secs(15);
+
+fn runtime() -> Runtime {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.worker_threads(1).enable_all().build().unwrap()
+}
+
+async fn until_waited_for(locks: &Locks, name: &str) {
+    let deadline = Instant::now() + SOON;
+    while locks.inspect(name).await.unwrap().waiters.is_empty() {
+        assert!(Instant::now() < deadline, "nobody waits for {name}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Whatever listens for the waiters was started by the first of them, whose runtime ends.
+fn waiter_enters_after_the_runtime_of_another_has_ended(url: &str) {
+    let (holding, first, second) = (runtime(), runtime(), runtime());
+    let holder = holding.block_on(Locks::connect(url)).unwrap();
+    let locks = first.block_on(Locks::connect(url)).unwrap();
+    let hold = |name| holding.block_on(async { holder.lock(name).ttl(TTL).acquire().await });
+    let (x, y) = (hold("x").unwrap(), hold("y").unwrap());
+    let wait = |name: &'static str| {
+        let locks = locks.clone();
+        async move { locks.lock(name).ttl(TTL).wait(TTL).acquire().await }
+    };
+    first.spawn(wait("x"));
+    holding.block_on(until_waited_for(&holder, "x"));
+    let waits = second.spawn(wait("y"));
+    holding.block_on(until_waited_for(&holder, "y"));
+    first.shutdown_timeout(Duration::from_secs(1));
+    holding.block_on(y.release()).unwrap();
+    let entered = second.block_on(async { tokio::time::timeout(SOON, waits).await });
+    let lease = entered.expect("nobody wakes it").unwrap().unwrap();
+    second.block_on(lease.release()).unwrap();
+    holding.block_on(x.release()).unwrap();
+    for runtime in [holding, second] {
+        runtime.shutdown_timeout(Duration::from_secs(1));
+    }
+}
+
+#[test]
+fn on_redis() {
+    let server = RedisServer::start();
+    waiter_enters_after_the_runtime_of_another_has_ended(&server.url());
+}
+
+#[test]
+fn on_redlock() {
+    let nodes = Deployment::with(3, TTL, "node_timeout=1s");
+    nodes.has_stood_a_while();
+    waiter_enters_after_the_runtime_of_another_has_ended(&nodes.url());
+}
+
+#[test]
+fn on_cluster() {
+    let cluster = RedisCluster::start();
+    waiter_enters_after_the_runtime_of_another_has_ended(&cluster.url());
+}
+
+#[test]
+fn on_sentinel() {
+    let sentinels = Sentinels::start();
+    waiter_enters_after_the_runtime_of_another_has_ended(&sentinels.url_with("?timeout=8s"));
+}
+
+#[test]
+fn on_postgres() {
+    let server = PostgresServer::start();
+    waiter_enters_after_the_runtime_of_another_has_ended(&server.url());
+}
+
+#[test]
+fn on_mysql() {
+    let server = MariadbServer::start();
+    waiter_enters_after_the_runtime_of_another_has_ended(&server.url());
+}

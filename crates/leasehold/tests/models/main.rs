@@ -1,0 +1,5 @@
+//! Models of the algorithms, searched state by state.
+
+mod cas;
+mod handover;
+mod redlock;
