@@ -87,6 +87,16 @@ in_time() {
   trap - INT TERM
 }
 
+# Takes minutes to build, and is needed at the end. The tests mostly wait, and this runs only while no test has anything to do.
+tools="${CARGO_TARGET_DIR:-target}/tools.log"
+if [ "${1:-}" = quick ]; then
+  needed=(cargo-deb)
+else
+  needed=(cargo-deb cargo-semver-checks)
+fi
+chrt --idle 0 nice -n 19 packaging/tools.sh "${needed[@]}" >"$tools" 2>&1 &
+tools_built=$!
+
 say "tests"
 # It is `cargo test --workspace --all-features`, and tells a host that stood still from a bug: xtask/src/test_run.rs.
 in_time 3h cargo run -q -p xtask -- test
@@ -102,6 +112,10 @@ say "a minute of kill -9 on SQLite"
 LEASEHOLD_TORTURE_SECONDS=60 in_time 30m cargo test --workspace --all-features --test conformance -- --exact sqlite::fuzz::processes_killed_at_random_break_nothing
 
 say "packages"
+wait "$tools_built" || {
+  cat "$tools" >&2
+  exit 1
+}
 packages="${CARGO_TARGET_DIR:-target}/package"
 rm -f "$packages"/*.crate
 # What cargo has unpacked from packages of the same version before: it would build that.

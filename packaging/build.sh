@@ -28,10 +28,8 @@ gzip -9n "$work"/man/*
 "$leasehold" completions fish >"$work/completions/leasehold.fish"
 
 say "Debian package"
-if ! command -v cargo-deb >/dev/null 2>&1; then
-  cargo install --locked --quiet --root "$work/tools" cargo-deb
-  PATH="$work/tools/bin:$PATH"
-fi
+packaging/tools.sh cargo-deb
+PATH="$target/tools/bin:$PATH"
 cargo deb -q --no-build --no-strip --profile "$profile" -p leasehold-cli --output dist/
 
 say "Python wheel"

@@ -3,7 +3,7 @@
 #   packaging/semver.sh           compares
 #   packaging/semver.sh accept    makes the API as it is now the baseline: for a release, and for a breaking change before 1.0 that is meant
 # The baseline is what rustdoc writes about the API, so that neither the history nor a published version is needed.
-# cargo-semver-checks is installed into the target directory if it is missing, which takes some 13 minutes of processor time.
+# packaging/tools.sh installs cargo-semver-checks if it is missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -28,7 +28,6 @@ if [ "${1:-}" = accept ]; then
   exit
 fi
 
-command -v cargo-semver-checks >/dev/null 2>&1 ||
-  cargo install --locked --quiet --debug --root "$tools" --target-dir "$tools/build" --config 'profile.dev.debug=false' cargo-semver-checks@0.51.0
+packaging/tools.sh cargo-semver-checks
 xz -dc "$baseline" >"$tools/api-baseline.json"
 cargo semver-checks --current-rustdoc "$current" --baseline-rustdoc "$tools/api-baseline.json" --release-type minor
