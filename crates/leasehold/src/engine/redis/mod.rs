@@ -218,6 +218,7 @@ impl Engine for Redis {
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt> {
         protocol::check_max_ttl(claim, self.config.max_ttl)?;
         let attempt = self.attempt_and_queue(claim).await;
+        let attempt = attempt.map_err(failure::of_attempt);
         // A claim that does not queue may have queued before, and leaves the queue so.
         if attempt.is_err() || !claim.queues {
             self.listener.waiters.forget(&claim.id);
