@@ -153,8 +153,8 @@ pub trait Engine: Debug + Send + Sync + 'static {
     /// # Errors
     ///
     /// Contention is no error, but [`Attempt::Held`]. After an error of unknown effect the core releases the claim. If the engine has
-    /// reached a limit, such as that of its connections, say so with [`Error::because_busy`](crate::Error::because_busy): the core then
-    /// tries again.
+    /// reached a limit, such as that of its connections, or the connection was lost and another one can be made, say so with
+    /// [`Error::because_busy`](crate::Error::because_busy): the core then tries again, for as long as the claim waits.
     ///
     /// # Cancel safety
     ///

@@ -137,7 +137,7 @@ impl Error {
     }
 
     /// Marks the error as [busy](Self::is_busy): the engine has reached a limit, such as its maximum number of connections,
-    /// or it answered too late. The same request may succeed later.
+    /// it answered too late, or the connection was lost and another one can be made. The same request may succeed later.
     #[must_use]
     pub fn because_busy(mut self) -> Self {
         self.0.busy = true;
@@ -186,8 +186,8 @@ impl Error {
         self.0.effect
     }
 
-    /// Whether the engine was too busy: it has reached a limit, such as its maximum number of connections, or it granted a lock
-    /// so late that the TTL was over. An `acquire` that waits retries until its deadline.
+    /// Whether the engine was too busy: it has reached a limit, such as its maximum number of connections, it granted a lock
+    /// so late that the TTL was over, or the connection was lost during the request. An `acquire` that waits retries until its deadline.
     pub fn is_busy(&self) -> bool {
         self.0.busy
     }

@@ -9,8 +9,10 @@ use leasehold::engine::wire::{
     ReleasedMessage, RenewMessage, RenewalMessage, RenewedMessage, WakeMessage, pass,
 };
 use leasehold::engine::{Attempt, Query, Renew, Renewal, Wake};
-use leasehold::guard::{Content, MAX_VALUE, Version};
+use leasehold::guard::{Content, Fenced, MAX_VALUE, Version};
+use leasehold::recipe::Ran;
 use leasehold::{Claim, Grant, Released, Ttl};
+use tokio::sync::Mutex;
 
 use super::Answer;
 use super::locks::break_lock;
@@ -22,6 +24,9 @@ use crate::places::{Leaving, Visit};
 use crate::problem::Problem;
 use crate::request::{BATCH, Json, RECORD};
 use crate::state::{State, draining};
+
+/// Whether a run counts is read before another one is recorded: nobody records one in between.
+static RECORDING_RUN: Mutex<()> = Mutex::const_new(());
 
 /// The longest that a waiter is kept waiting before it is told to try again.
 const LONG_POLL: Duration = Duration::from_secs(55);
@@ -276,6 +281,18 @@ pub(crate) async fn record(
             "the engine keeps no guarded records",
         ));
     };
+    let is_run = message.records_run() && !caller.has(Scope::Break);
+    let _one_at_a_time = match is_run {
+        true => Some(RECORDING_RUN.lock().await),
+        false => None,
+    };
+    if is_run && let Some(there) = store.read(&key).await? {
+        // One that is over may be replaced. To holders the answer is the same as if a later one had recorded a run: there is one.
+        if Ran::counts_for(&there.value) != Some(Duration::ZERO) {
+            let highest = there.token;
+            return Ok(axum::Json(Fenced::Refused { highest }.into()));
+        }
+    }
     Ok(axum::Json(match message.call {
         RecordCall::Read => store.read(&key).await?.into(),
         RecordCall::Fenced {
@@ -284,6 +301,9 @@ pub(crate) async fn record(
             lock,
         } => {
             let (value, lifetime) = content.into_parts()?;
+            if is_run && value.as_deref().and_then(Ran::counts_for).is_none() {
+                return Err(Problem::invalid("the value is not the record of a run"));
+            }
             let content = content_of(value.as_deref(), lifetime)?;
             let pass = pass(token, lock)?;
             store.write_fenced(&key, content, &pass).await?.into()

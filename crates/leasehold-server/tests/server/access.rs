@@ -8,7 +8,7 @@ use http_body_util::BodyExt;
 use leasehold_server::{NewToken, Scope, Settings, Tokens};
 use serde_json::{Value, json};
 
-use crate::support::{Api, claim, settings, soon, until};
+use crate::support::{Api, Reply, claim, settings, soon, until};
 
 pub(crate) struct Guarded {
     pub(crate) api: Api,
@@ -399,6 +399,78 @@ async fn claim_ids_are_shown_nowhere() {
     assert!(!format!("{:?}", api.state).contains(&claim(2)));
 }
 
+/// A run that was recorded now, and counts for so many seconds, or was over so long ago.
+fn recorded(seconds: i64) -> Value {
+    let now = leasehold::wall_clock_micros();
+    let until = now.saturating_add_signed(seconds * 1_000_000);
+    let text = format!("{now}\n{until}\n42\nweb1\nnightly");
+    json!(leasehold::engine::wire::encode_base64(text.as_bytes()))
+}
+
+/// Writes a record as the `http:` engine does.
+async fn write_record(
+    guarded: &Guarded,
+    token: &str,
+    key: &str,
+    value: Value,
+    condition: Value,
+) -> Reply {
+    let content = json!({"value_base64": value, "lifetime_us": 3_000_000_000_u64});
+    let mut call = json!({"content": content});
+    let how = if condition["token"].is_u64() {
+        "fenced"
+    } else {
+        "if"
+    };
+    call.as_object_mut()
+        .unwrap()
+        .extend(condition.as_object().unwrap().clone());
+    let call = json!({"key": key, "call": {how: call}});
+    let api = guarded.api.bearer(token);
+    api.post("/v1/engine/record", call).await
+}
+
+/// To replace a run that counts by one that does not is to forget it.
+#[tokio::test]
+async fn run_that_counts_is_replaced_with_break_only() {
+    let entries: &[(&str, &[Scope], &[&str])] = &[
+        ("bot", &[Scope::Hold, Scope::Read], &[]),
+        ("oncall", &[Scope::Hold, Scope::Break], &[]),
+    ];
+    let guarded = guarded(entries).await;
+    let (bot, oncall) = (&guarded.tokens[0], &guarded.tokens[1]);
+    let run = "report\u{1f}once";
+    let write = async |token: &str, value: Value, condition: Value| {
+        write_record(&guarded, token, run, value, condition).await
+    };
+    let fenced = |token: u64| json!({"token": token, "lock": "report"});
+    let is_written = |value: &Value| value["written"]["version"].is_u64();
+    assert!(is_written(&write(bot, recorded(-1), fenced(5)).await.ok()));
+    // The period is over.
+    assert!(is_written(&write(bot, recorded(60), fenced(6)).await.ok()));
+    let there = async || {
+        let api = guarded.api.bearer(bot);
+        let read = api.post("/v1/engine/record", json!({"key": run, "call": "read"}));
+        read.await.ok()["record"].clone()
+    };
+    let before = there().await;
+    for value in [recorded(-1), recorded(3600)] {
+        let refused = write(bot, value, fenced(7)).await.ok();
+        assert_eq!(refused["refused"]["highest"], 6, "{refused}");
+    }
+    let version = json!({"version": before["version"]});
+    let refused = write(bot, recorded(-1), version.clone()).await;
+    assert_eq!(refused.kind(), "forbidden");
+    assert_eq!(there().await, before);
+    assert!(is_written(&write(oncall, recorded(-1), version).await.ok()));
+    // What is no run would keep all others from reading whether there was one.
+    let nonsense = write(bot, json!("YQ=="), fenced(8)).await;
+    assert_eq!(nonsense.kind(), "invalid_request");
+    assert!(is_written(&write(bot, recorded(60), fenced(8)).await.ok()));
+    let replaced = write(oncall, recorded(-1), fenced(9)).await.ok();
+    assert!(is_written(&replaced), "{replaced}");
+}
+
 /// Where locks end with a session, the run is a record beside the lock.
 #[tokio::test]
 async fn run_kept_as_a_record_is_forgotten_with_break_only() {
@@ -410,26 +482,11 @@ async fn run_kept_as_a_record_is_forgotten_with_break_only() {
     let audit = || fs::read_to_string(guarded.folder.path().join("audit.log")).unwrap();
     let (bot, oncall) = (&guarded.tokens[0], &guarded.tokens[1]);
     let record = async |token: &str, key: &str, value: Value, condition: Value| {
-        let content = json!({"value_base64": value, "lifetime_us": 3_000_000_000_u64});
-        let mut call = json!({"content": content});
-        let how = if condition["token"].is_u64() {
-            "fenced"
-        } else {
-            "if"
-        };
-        call.as_object_mut()
-            .unwrap()
-            .extend(condition.as_object().unwrap().clone());
-        let call = json!({"key": key, "call": {how: call}});
-        guarded
-            .api
-            .bearer(token)
-            .post("/v1/engine/record", call)
-            .await
+        write_record(&guarded, token, key, value, condition).await
     };
     let run = "report\u{1f}once";
     let fenced = || json!({"token": 7, "lock": "report"});
-    record(bot, run, json!("YQ=="), fenced()).await.ok();
+    record(bot, run, recorded(60), fenced()).await.ok();
     for condition in [fenced(), json!({"version": 1})] {
         let refused = record(bot, run, Value::Null, condition).await;
         assert_eq!(refused.kind(), "forbidden");

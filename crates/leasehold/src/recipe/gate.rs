@@ -34,6 +34,13 @@ impl Ran {
     pub fn is_of(&self, token: FencingToken) -> bool {
         self.token == Some(token)
     }
+
+    /// For servers, which keep records for others: for how long a run still counts that is recorded with this value, by the clock of this host; `None` if
+    /// it is not the record of a run.
+    pub fn counts_for(value: &[u8]) -> Option<Duration> {
+        let left = Shut::read(value)?.until.saturating_sub(wall_clock_micros());
+        Some(Duration::from_micros(left))
+    }
 }
 
 /// Before the token, in the reason of the lock that remembers a run.

@@ -58,6 +58,44 @@ fn waiter_enters_after_the_runtime_of_another_has_ended(url: &str) {
     }
 }
 
+/// A runtime that makes progress only while something is awaited on it.
+fn single_threaded() -> Runtime {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_all().build().unwrap()
+}
+
+/// The connections belong to a runtime that ends at every stage of the waiter's requests: before one is sent, before it is answered, between two.
+fn waiter_outlives_the_runtime_of_its_connections(url: &str) {
+    let (holding, waiting) = (runtime(), single_threaded());
+    let holder = holding.block_on(Locks::connect(url)).unwrap();
+    for stage in 0..10 {
+        let hold = async { holder.lock("z").ttl(TTL).wait(SOON).acquire().await };
+        let z = holding.block_on(hold).unwrap();
+        let connected = single_threaded();
+        let locks = connected.block_on(Locks::connect(url)).unwrap();
+        let mut entering = Box::pin(locks.lock("z").ttl(TTL).wait(TTL).acquire());
+        for turn in 0..=stage {
+            let polled = waiting.block_on(async { futures_util::poll!(&mut entering) });
+            assert!(polled.is_pending(), "{polled:?}");
+            if turn < stage {
+                connected.block_on(async { tokio::time::sleep(Duration::from_millis(1)).await });
+            }
+        }
+        connected.shutdown_timeout(Duration::from_secs(1));
+        // Its request fails before the lock is free.
+        let polled = waiting.block_on(async { futures_util::poll!(&mut entering) });
+        assert!(polled.is_pending(), "at stage {stage}: {polled:?}");
+        holding.block_on(z.release()).unwrap();
+        let entered = waiting.block_on(async { tokio::time::timeout(SOON, entering).await });
+        let lease = entered.unwrap_or_else(|_| panic!("nobody wakes it at stage {stage}"));
+        let lease = lease.unwrap_or_else(|error| panic!("at stage {stage}: {error}"));
+        waiting.block_on(lease.release()).unwrap();
+    }
+    for runtime in [holding, waiting] {
+        runtime.shutdown_timeout(Duration::from_secs(1));
+    }
+}
+
 #[test]
 fn on_redis() {
     let server = RedisServer::start();
@@ -93,4 +131,41 @@ fn on_postgres() {
 fn on_mysql() {
     let server = MariadbServer::start();
     waiter_enters_after_the_runtime_of_another_has_ended(&server.url());
+}
+
+#[test]
+fn request_under_way_is_repeated_on_redis() {
+    let server = RedisServer::start();
+    waiter_outlives_the_runtime_of_its_connections(&server.url());
+}
+
+#[test]
+fn request_under_way_is_repeated_on_redlock() {
+    let nodes = Deployment::with(3, TTL, "node_timeout=1s");
+    nodes.has_stood_a_while();
+    waiter_outlives_the_runtime_of_its_connections(&nodes.url());
+}
+
+#[test]
+fn request_under_way_is_repeated_on_cluster() {
+    let cluster = RedisCluster::start();
+    waiter_outlives_the_runtime_of_its_connections(&cluster.url());
+}
+
+#[test]
+fn request_under_way_is_repeated_on_sentinel() {
+    let sentinels = Sentinels::start();
+    waiter_outlives_the_runtime_of_its_connections(&sentinels.url_with("?timeout=8s"));
+}
+
+#[test]
+fn request_under_way_is_repeated_on_postgres() {
+    let server = PostgresServer::start();
+    waiter_outlives_the_runtime_of_its_connections(&server.url());
+}
+
+#[test]
+fn request_under_way_is_repeated_on_mysql() {
+    let server = MariadbServer::start();
+    waiter_outlives_the_runtime_of_its_connections(&server.url());
 }

@@ -86,7 +86,8 @@ impl Client {
         Err(Error::new(
             ErrorKind::Unreachable,
             "the runtime ends on which a connection was being made",
-        ))
+        )
+        .because_busy())
     }
 
     /// Runs to completion when the caller is dropped: the next caller finds the connection made.

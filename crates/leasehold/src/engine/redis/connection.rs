@@ -121,6 +121,11 @@ impl Connection {
         self.time.estimate()
     }
 
+    /// The least that a token is to be which is proposed to this server: see `ServerTime`.
+    pub(crate) fn least_token(&self) -> u64 {
+        self.time.least_token()
+    }
+
     /// As `call`; asks the server for its time in the same round trip if that was long ago.
     pub(crate) async fn call_and_keep_time<T: FromRedisValue>(&self, call: &Call) -> Result<T> {
         if !self.time.is_to_be_asked() {

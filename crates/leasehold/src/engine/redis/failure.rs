@@ -1,5 +1,7 @@
 //! What Redis can say, as errors that tell what to do.
 
+use std::error::Error as _;
+
 use redis::{ErrorKind as Redis, RedisError, ServerErrorKind};
 
 use crate::error::{Effect, Error, ErrorKind};
@@ -15,6 +17,21 @@ pub(crate) fn of_request(cause: RedisError) -> Error {
 /// An error of making a connection: nothing was asked for yet.
 pub(crate) fn of_connect(cause: RedisError) -> Error {
     describe(cause).0
+}
+
+/// Whether the connection was lost with the answer to a request: by the server, the network, or the end of the runtime that it was made on. The next
+/// request makes another one.
+pub(crate) fn is_lost_connection(error: &Error) -> bool {
+    let cause = error.source().and_then(|cause| cause.downcast_ref());
+    error.effect() == Effect::Unknown && cause.is_some_and(RedisError::is_connection_dropped)
+}
+
+/// An error of an attempt. If the connection was lost, a claim that waits attempts again: over another connection, or it fails for want of one.
+pub(crate) fn of_attempt(error: Error) -> Error {
+    match is_lost_connection(&error) {
+        true => error.because_busy(),
+        false => error,
+    }
 }
 
 /// With what a request may have done.
@@ -243,5 +260,16 @@ mod tests {
         let cut = || RedisError::from(std::io::Error::from(std::io::ErrorKind::BrokenPipe));
         assert_eq!(of_request(cut()).effect(), Effect::Unknown);
         assert_eq!(of_connect(cut()).effect(), Effect::None);
+    }
+
+    #[test]
+    fn attempt_is_repeated_if_its_connection_was_lost() {
+        let failed = |kind| RedisError::from(std::io::Error::from(kind));
+        let cut = || failed(std::io::ErrorKind::BrokenPipe);
+        assert!(of_attempt(of_request(cut())).is_busy());
+        let silent = failed(std::io::ErrorKind::TimedOut);
+        for other in [of_connect(cut()), of_request(silent)] {
+            assert!(!of_attempt(other).is_busy());
+        }
     }
 }

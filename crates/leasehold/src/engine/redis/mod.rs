@@ -3,7 +3,7 @@
 //!
 //! # The life of a claim
 //!
-//! 1. **Attempt.** `try_acquire` runs `acquire.lua`, and proposes a token by the server's clock. If the lock is free, the script sets the
+//! 1. **Attempt.** `try_acquire` runs `acquire.lua`, and proposes a token by the server's clock, or 1 if that was asked too long ago. If the lock is free, the script sets the
 //!    lock's key, with the TTL: claim id, token, who. It raises a token that is behind. The lease is valid from before the request
 //!    left. If others hold the lock, the answer tells how long they have left. A claim that holds the lock already gets the same token again.
 //! 2. **Queue.** A claim that waits is put into the lock's queue. Before the first one is, the process subscribes to a channel of
@@ -218,6 +218,7 @@ impl Engine for Redis {
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt> {
         protocol::check_max_ttl(claim, self.config.max_ttl)?;
         let attempt = self.attempt_and_queue(claim).await;
+        let attempt = attempt.map_err(failure::of_attempt);
         // A claim that does not queue may have queued before, and leaves the queue so.
         if attempt.is_err() || !claim.queues {
             self.listener.waiters.forget(&claim.id);
@@ -395,10 +396,9 @@ impl Redis {
         claim: &Claim,
         address: Option<Address<'_>>,
     ) -> Result<(Moment, Answer)> {
-        let now = connection.server_time();
         let proposal = Proposal {
-            token: FencingToken::after(0, now)?,
-            now,
+            token: FencingToken::after(0, connection.least_token())?,
+            now: connection.server_time(),
             attempt: None,
         };
         let call = protocol::acquire(&self.keys, claim, address, self.config.max_ttl, proposal);

@@ -8,6 +8,10 @@ use crate::sync::Mutex;
 /// After this time the server is asked again.
 const FRESH: Duration = Duration::from_secs(30);
 
+/// What the server said so long ago no token is proposed by: the estimate falls behind by a thousandth. Longer than `FRESH`, so that a connection in use
+/// is asked again before.
+const TOO_OLD: Duration = Duration::from_secs(60);
+
 /// One server's clock. What it tells is never ahead of the server, as long as two clocks drift apart by less than a thousandth.
 #[derive(Debug)]
 pub(crate) struct ServerTime(Mutex<Sample>);
@@ -50,6 +54,17 @@ impl ServerTime {
         sample.said + (passed - passed / 1000).as_micros() as u64
     }
 
+    /// The least that a token is to be: microseconds by the server's clock, or 0 if it is not known well enough. A server that decides alone raises a token that is
+    /// behind its register, and then to the time on its own clock.
+    pub(crate) fn least_token(&self) -> u64 {
+        self.least_token_at(Clock::machine().now())
+    }
+
+    fn least_token_at(&self, now: Moment) -> u64 {
+        let is_old = now.since(self.0.lock().received) > TOO_OLD;
+        if is_old { 0 } else { self.estimate_at(now) }
+    }
+
     /// Whether the server is to be asked again. True once, and then not for a while.
     pub(crate) fn is_to_be_asked(&self) -> bool {
         let (mut sample, now) = (self.0.lock(), Clock::machine().now());
@@ -79,6 +94,19 @@ mod tests {
             time.estimate() < 5_000_000,
             "the server's clock was set back"
         );
+    }
+
+    #[test]
+    fn no_token_is_proposed_by_an_old_time() {
+        let time = ServerTime::new(5_000_000);
+        let received = time.0.lock().received;
+        let least = |seconds| time.least_token_at(received + Duration::from_secs(seconds));
+        assert_eq!(least(10), 14_990_000);
+        // By less than this it falls behind.
+        assert!(5_000_000 + 60_000_000 - least(60) < 100_000);
+        for old in [61, 24 * 60 * 60] {
+            assert_eq!(least(old), 0, "it would be {old} ms behind");
+        }
     }
 
     #[test]

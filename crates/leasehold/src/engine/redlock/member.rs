@@ -11,6 +11,7 @@ use super::protocol::SCRIPTS;
 use crate::backoff::Backoff;
 use crate::claim::ClaimId;
 use crate::engine::redis::client::Client;
+use crate::engine::redis::failure;
 use crate::engine::redis::listener::Listener;
 use crate::engine::redis::protocol::{Call, Reply};
 use crate::error::{Error, ErrorKind, Result};
@@ -34,6 +35,8 @@ pub(super) struct Member {
     timeout: Duration,
     /// Left out until it has recovered.
     unhealthy: AtomicBool,
+    /// Left out only since its connection was lost, and it is not known yet whether another one can be made.
+    reconnects: AtomicBool,
     /// The task that recovers it; gone with the runtime that it was started on.
     recovery: Mutex<Option<JoinHandle<()>>>,
     /// Something came up that the recovery in progress may have missed.
@@ -58,6 +61,7 @@ impl Member {
             listener,
             timeout,
             unhealthy: AtomicBool::new(false),
+            reconnects: AtomicBool::new(false),
             recovery: Mutex::default(),
             recover_again: AtomicBool::new(false),
             deferred: Mutex::default(),
@@ -117,12 +121,22 @@ impl Member {
         if self.is_left_out() {
             self.start_recovery();
             // Nothing is sent.
-            let why = Error::new(ErrorKind::Unreachable, "it did not answer before");
+            let why = match self.reconnects.load(Ordering::Acquire) {
+                true => {
+                    Error::new(ErrorKind::Unreachable, "it is being connected again").because_busy()
+                }
+                false => Error::new(ErrorKind::Unreachable, "it did not answer before"),
+            };
             return Err(why.with_context(&self.address));
         }
         match tokio::time::timeout(patience, asking).await {
             // It answers, so it costs no time, and needs no recovery.
             Ok(Err(error)) if error.is_busy() => Err(error.with_context(&self.address)),
+            Ok(Err(error)) if failure::is_lost_connection(&error) => {
+                self.reconnects.store(true, Ordering::Release);
+                self.leave_out();
+                Err(error.with_context(&self.address).because_busy())
+            }
             Ok(Err(error)) if error.kind() == ErrorKind::Unreachable => {
                 self.leave_out();
                 Err(error.with_context(&self.address).of_unknown_effect())
@@ -209,6 +223,8 @@ async fn recover(member: Weak<Member>) {
             };
             let answers = member.client.answers();
             let recovered = tokio::time::timeout(RECOVERY_TIMEOUT, member.recover()).await;
+            // From here on it is known whether the node answers.
+            member.reconnects.store(false, Ordering::Release);
             if recovered.is_err() {
                 // The connection may have been lost in silence.
                 member.client.leave_if_silent(answers);

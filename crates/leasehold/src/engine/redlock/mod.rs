@@ -9,6 +9,7 @@
 //! | `protocol.rs`, `scripts/` | what is sent to a node, besides what `engine/redis` has |
 //! | `proposals.rs` | which token each claim has proposed |
 //! | `grants.rs` | what this process has been granted |
+//! | `renewing.rs` | which claims are being renewed |
 //! | `tally.rs` | counting the votes on a proposal |
 //! | `nodes.rs` | asking all nodes at once |
 //! | `member.rs` | one node, left out while it is unhealthy |
@@ -27,6 +28,7 @@ mod member;
 mod nodes;
 mod proposals;
 mod protocol;
+mod renewing;
 mod tally;
 
 use std::collections::HashSet;
@@ -39,6 +41,7 @@ pub use self::config::RedlockConfig;
 use self::grants::Grants;
 use self::nodes::Nodes;
 use self::proposals::Proposals;
+use self::renewing::Renewing;
 use crate::claim::{Claim, Mode, Ttl};
 use crate::clock::Clock;
 use crate::engine::doctor::Finding;
@@ -80,6 +83,7 @@ pub struct Redlock {
     listener: Arc<Listener>,
     proposals: Proposals,
     grants: Grants,
+    renewing: Renewing,
     config: RedlockConfig,
     findings: Vec<Finding>,
 }
@@ -101,6 +105,7 @@ impl Redlock {
             listener,
             proposals: Proposals::default(),
             grants: Grants::default(),
+            renewing: Renewing::default(),
             config,
             findings,
         })
@@ -207,6 +212,7 @@ impl Engine for Redlock {
     async fn renew(&self, held: &[Renew<'_>]) -> Vec<Result<Renewal>> {
         let shortest = held.iter().map(|renew| renew.claim.ttl).min();
         let patience = self.config.patience(shortest.unwrap_or(Ttl::DEFAULT));
+        let _in_flight = self.renewing.begin(held.iter().map(|renew| renew.claim.id));
         let sent = Clock::machine().now();
         let max_ttl = self.config.max_ttl;
         let renewed = self.nodes.renew(&self.keys, held, max_ttl, patience).await;
@@ -225,6 +231,9 @@ impl Engine for Redlock {
         self.grants.forget(&claim.id);
         let call = on_one::release(&self.keys, claim);
         let patience = self.config.patience(claim.ttl);
+        // A renewal that is carried out later would plant the claim again. It takes no longer than this.
+        let renewed = self.renewing.none_of(&claim.id);
+        let _ = tokio::time::timeout(patience, renewed).await;
         self.nodes.release(call, patience).await
     }
 

@@ -37,6 +37,8 @@ const A_MOMENT: Duration = Duration::from_millis(5);
 pub(super) struct Location {
     given: PathBuf,
     file: PathBuf,
+    /// Whether the path may be a link.
+    may_be_link: bool,
 }
 
 impl Location {
@@ -47,14 +49,19 @@ impl Location {
             let resolved = fs::canonicalize(&given);
             resolved.map_err(|cause| of_path("cannot use the path", &given, cause))
         })?;
-        Ok(Self { given, file })
+        Ok(Self {
+            given,
+            file,
+            may_be_link: true,
+        })
     }
 
-    /// A file that no link leads to.
+    /// A file that no link leads to: one there is not followed.
     pub(super) fn at(file: PathBuf) -> Self {
         Self {
             given: file.clone(),
             file,
+            may_be_link: false,
         }
     }
 
@@ -75,6 +82,13 @@ impl Location {
 
     /// Fails if the path leads elsewhere by now, by a link that was switched: whoever opens it from now on has other locks.
     pub(super) fn check(&self) -> Result<()> {
+        if !self.may_be_link {
+            let there = fs::symlink_metadata(&self.file);
+            return match there.is_ok_and(|there| there.is_symlink()) {
+                true => Err(not_followed(&self.file).into()),
+                false => Ok(()),
+            };
+        }
         match fs::canonicalize(&self.given) {
             Ok(file) if file != self.file => Err(Error::new(
                 ErrorKind::InvalidConfig,
@@ -90,6 +104,12 @@ impl Location {
             _ => Ok(()),
         }
     }
+}
+
+fn not_followed(link: &Path) -> Error {
+    let what = format!("{} is a link, which is not followed", link.display());
+    Error::new(ErrorKind::InvalidConfig, what)
+        .advise("find out who has put it there, and remove it")
 }
 
 /// How often the log and its index are looked for, besides the database itself.
@@ -125,6 +145,8 @@ impl Database {
         location: &Location,
         connect: impl FnOnce(&Path) -> Result<Connection>,
     ) -> Result<Self> {
+        // What is beyond a link is not even looked at.
+        location.check()?;
         let permissions = create(&location.file)?;
         location.check()?;
         // The path as it was given may be a link, which others may switch.
@@ -320,7 +342,10 @@ fn open_once(path: &Path, busy_timeout: Duration, clock: &BootClock) -> Result<C
 }
 
 pub(super) fn connect(path: &Path, busy_timeout: Duration) -> Result<Connection> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    // Links were followed before, as far as they may be.
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
+        | OpenFlags::SQLITE_OPEN_NO_MUTEX
+        | OpenFlags::SQLITE_OPEN_NOFOLLOW;
     let opened = {
         let _not_while_created = OPENING.lock();
         Connection::open_with_flags(path, flags)
@@ -433,6 +458,19 @@ pub(super) fn write_back(connection: &Connection) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn link_is_not_followed_when_a_file_is_opened() {
+        let temporary = tempfile::tempdir().unwrap();
+        // The way there may have links in it.
+        let folder = fs::canonicalize(temporary.path()).unwrap();
+        let (file, link) = (folder.join("victim"), folder.join("locks.db-records"));
+        fs::write(&file, "").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        assert!(connect(&link, Duration::ZERO).is_err());
+        assert!(fs::read(&file).unwrap().is_empty());
+        assert!(connect(&file, Duration::ZERO).is_ok());
+    }
 
     #[cfg(any(target_os = "linux", target_os = "android"))]
     #[test]

@@ -114,15 +114,30 @@ impl RecordMessage {
         Key::received(&self.key)
     }
 
-    /// The lock whose run this forgets, as [`Locks::forget_run`](crate::Locks::forget_run) does where runs are kept as records.
+    /// The lock whose run this forgets, as [`Locks::forget_run`](crate::Locks::forget_run) does where runs are kept as records: it deletes the
+    /// record, or replaces it without a fencing token, as no holder does.
     pub fn forgets_run_of(&self) -> Option<LockName> {
-        let content = match &self.call {
-            RecordCall::Read => return None,
-            RecordCall::Fenced { content, .. } | RecordCall::If { content, .. } => content,
+        let forgets = match &self.call {
+            RecordCall::Read => false,
+            RecordCall::Fenced { content, .. } => content.value_base64.is_none(),
+            RecordCall::If { .. } => true,
         };
+        self.run_of().filter(|_| forgets)
+    }
+
+    /// Whether a holder records a run so, where runs are kept as records. It does so only if no run that still counts is recorded.
+    pub fn records_run(&self) -> bool {
+        let records = match &self.call {
+            RecordCall::Fenced { content, .. } => content.value_base64.is_some(),
+            RecordCall::Read | RecordCall::If { .. } => false,
+        };
+        records && self.run_of().is_some()
+    }
+
+    /// The lock whose run the record is.
+    fn run_of(&self) -> Option<LockName> {
         let (lock, what) = self.key.split_once(BESIDE)?;
-        let is_forgotten = what == RUN && content.value_base64.is_none();
-        is_forgotten.then(|| LockName::new(lock).ok())?
+        (what == RUN).then(|| LockName::new(lock).ok())?
     }
 }
 

@@ -204,6 +204,32 @@ async fn a_break_whose_answer_was_lost_breaks_nobody_else() {
     held.detach();
 }
 
+/// A standby that has taken the place of this server decides about the lock by itself: what it does not know of is not handed out here.
+#[tokio::test(flavor = "multi_thread")]
+async fn offer_waits_for_a_synchronous_standby() {
+    let server = with_a_role_that_is_not_told();
+    let locks = Locks::connect(server.url()).await.unwrap();
+    let held = claim();
+    locks.engine().try_acquire(&held).await.unwrap();
+    let next = locks.lock("x").ttl(LONG).wait(LONG);
+    let next = tokio::spawn(async move { next.acquire().await.unwrap() });
+    until_queued(&locks, 1).await;
+    let untold = connect_untold(&server).await;
+    let releasing = tokio::spawn(async move { untold.engine().release(&held).await });
+    until("the release is held back", async || {
+        assert!(!releasing.is_finished(), "it did not wait");
+        server.sql("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'") != "0"
+    })
+    .await;
+    assert!(!next.is_finished(), "the offer was handed out");
+    lose_the_answer(&server).await;
+    assert!(next.await.unwrap().is_valid());
+    // The repetition cannot tell whether the claim had held the lock.
+    if let Err(error) = releasing.await.unwrap() {
+        assert_eq!(error.effect(), Effect::Unknown, "{error}");
+    }
+}
+
 /// With a disk that is waited for, what was granted is still held after a crash at once.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crash_forgets_no_grant() {

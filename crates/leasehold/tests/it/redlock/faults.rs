@@ -506,3 +506,39 @@ async fn release_comes_after_the_attempt_on_a_new_connection() {
         assert!(is_free(&nodes.nodes[2], &name), "told before it was asked");
     }
 }
+
+/// A node without the claim is asked to renew it, does not know it, and is about to be asked to take it, when the lock is released.
+#[tokio::test(flavor = "multi_thread")]
+async fn renewal_under_way_plants_nothing_after_the_release() {
+    let nodes = Deployment::with(3, ms(60_000), "node_timeout=10s");
+    nodes.has_stood_a_while();
+    let (proxies, url) = nodes.through_proxies().await;
+    let locks = Locks::connect(url).await.unwrap();
+    take(&nodes.nodes[2], "x");
+    let claim = Claim::new(LockName::new("x").unwrap(), ClaimId::random().unwrap());
+    let grant = match locks.broker().try_acquire(&claim).await.unwrap() {
+        Attempt::Granted(grant) => grant,
+        held => panic!("{held:?}"),
+    };
+    nodes.nodes[2].command("DEL leasehold:x");
+    let before = nodes.nodes[2].calls("evalsha");
+    proxies[2].set(Link::HangBack);
+    let renewing = tokio::spawn({
+        let (locks, claim) = (locks.clone(), claim.clone());
+        async move {
+            let mut renew = Renew::new(&claim);
+            renew.token = Some(grant.token);
+            locks.broker().renew(&[renew]).await
+        }
+    });
+    eventually("it is asked", || nodes.nodes[2].calls("evalsha") > before).await;
+    let broker = locks.broker();
+    let mut releasing = Box::pin(broker.release(&claim));
+    // The other nodes are a quorum: nothing but the renewal keeps it waiting.
+    let _ = tokio::time::timeout(ms(300), &mut releasing).await;
+    proxies[2].set(Link::Open);
+    let renewed = renewing.await.unwrap();
+    assert!(renewed.iter().all(Result::is_ok), "{renewed:?}");
+    drop(releasing);
+    eventually("it is released", || is_free(&nodes.nodes[2], "x")).await;
+}

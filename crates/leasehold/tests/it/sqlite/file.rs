@@ -79,6 +79,29 @@ async fn link_in_place_of_the_turn_file_is_not_followed() {
     assert_eq!(fs::read_to_string(&victim).unwrap(), "text");
 }
 
+/// Into a database of the victim's own, and into a file that is not there.
+#[tokio::test]
+async fn link_in_place_of_the_records_is_not_followed() {
+    for exists in [true, false] {
+        let file = File::new();
+        let locks = file.open().await;
+        let victim = file.path.with_file_name("victim");
+        if exists {
+            fs::write(&victim, "").unwrap();
+        }
+        let records = format!("{}-records", file.path.display());
+        std::os::unix::fs::symlink(&victim, &records).unwrap();
+        let lease = locks.lock("a").acquire().await.unwrap();
+        let store = locks.store().unwrap();
+        let written = store.write_fenced("key", "value", &lease).await;
+        let refused = written.unwrap_err().to_string();
+        assert!(refused.contains(&records), "{refused}");
+        assert!(refused.contains("link"), "{refused}");
+        assert_eq!(victim.exists(), exists);
+        assert!(!exists || fs::read(&victim).unwrap().is_empty());
+    }
+}
+
 #[tokio::test]
 async fn bad_paths_are_named_and_explained() {
     let file = File::new();

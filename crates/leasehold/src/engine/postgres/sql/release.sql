@@ -21,7 +21,8 @@ $$;
 -- the calling process (p_asker) is returned: its number, token and time.
 --
 -- The commit of a release need not wait for the disk: if a crash loses it, the lock stays taken until its TTL ends. Nor need that of an offer that ends before
--- backed_until: see leasehold.holders.
+-- backed_until: see leasehold.holders. If standbys are synchronous, it does wait for them: one that takes the place of this server may let others in earlier than this
+-- server would after a crash.
 CREATE OR REPLACE FUNCTION leasehold.release(
   p_name text, p_claim bytea, p_asker text, p_patience bigint,
   OUT was_held boolean, OUT now_us bigint, OUT number bigint, OUT token bigint, OUT offer_ms bigint
@@ -47,7 +48,7 @@ BEGIN
       v_set := leasehold.not_durably();
       RETURN;
     END IF;
-    IF v_backed_until < v_now + interval '500 milliseconds' THEN
+    IF v_backed_until < v_now + interval '500 milliseconds' OR current_setting('synchronous_standby_names') <> '' THEN
       v_backed_until := NULL;
     END IF;
     v_admitted := leasehold.admit(p_name, v_now, 0, 0, p_asker, NULL, v_backed_until);
