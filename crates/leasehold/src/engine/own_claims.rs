@@ -49,6 +49,8 @@ pub(crate) enum OwnClaim<E: Entry> {
 pub(crate) struct Ending<E> {
     /// The entry that has expired, or leaves the queue; `None` if the claim is released, with all entries that it has.
     pub(crate) entry: Option<E>,
+    /// It leaves the queue: to this process's knowledge it does not hold the lock.
+    pub(crate) leaves_queue: bool,
     /// Distinguishes it from other endings of the same claim.
     number: u64,
 }
@@ -109,8 +111,11 @@ impl<E: Entry> Known<E> {
 
     fn ending(&mut self, entry: Option<E>) -> Ending<E> {
         self.endings += 1;
-        let number = self.endings;
-        Ending { entry, number }
+        Ending {
+            entry,
+            leaves_queue: false,
+            number: self.endings,
+        }
     }
 }
 
@@ -224,7 +229,10 @@ impl<E: Entry> OwnClaims<E> {
         let OwnClaim::Queued { entry, .. } = known.same(claim, entry)?.clone() else {
             return None;
         };
-        let ending = known.ending(Some(entry));
+        let ending = Ending {
+            leaves_queue: true,
+            ..known.ending(Some(entry))
+        };
         let own = OwnClaim::Ending(ending.clone());
         known.claims.insert(key(claim), own);
         Some(ending)

@@ -373,7 +373,7 @@ impl Shared {
         if !value::waits(there) {
             asked.claim.mode.is_still(mode)?;
         }
-        let Some(lease) = self.leases.of(there.lease) else {
+        let Some(lease) = self.leases.known_to_have(there.lease) else {
             let found = self.is_elsewhere(asked, there).await;
             return found.map_err(Error::of_unknown_effect);
         };

@@ -6,8 +6,9 @@ use std::time::Duration;
 use super::Shared;
 use super::claim::{OwnClaim, QueueEntry};
 use super::client::Haste;
-use super::proto::KeyValue;
+use super::proto::{KeyValue, RangeRequest};
 use super::protocol;
+use super::value;
 use crate::claim::Claim;
 use crate::clock::Clock;
 use crate::engine::Released;
@@ -52,7 +53,7 @@ impl Shared {
     }
 
     /// Deletes the key of a claim that is being ended, as it was then: the claim may join the queue again. One whose time is over stays if
-    /// another process has renewed it.
+    /// another process has renewed it, and one that leaves the queue if another process may have taken the lock for it.
     pub(super) async fn end(&self, claim: &Claim, ending: &Ending<QueueEntry>) -> Result<()> {
         let key = self.keys.claim(claim);
         let released = ending.entry.is_none();
@@ -70,9 +71,12 @@ impl Shared {
                     break;
                 }
             }
-            let own = self.client.range(protocol::one(&key)).await?.message.kvs;
-            // A renewal of this client's may have changed it, and was too late.
-            let ours = |own: &&KeyValue| released || self.leases.of(own.lease).is_some();
+            let look = RangeRequest {
+                keys_only: false,
+                ..protocol::one(&key)
+            };
+            let own = self.client.range(look).await?.message.kvs;
+            let ours = |own: &&KeyValue| released || self.may_end(own, ending.leaves_queue);
             let Some(own) = own.first().filter(ours) else {
                 break;
             };
@@ -83,6 +87,14 @@ impl Shared {
         }
         self.claims.ended(claim, ending);
         Ok(())
+    }
+
+    /// Whether a key is this client's to delete although it was changed. A renewal of this client's may have changed it, and was too late.
+    fn may_end(&self, own: &KeyValue, leaves_queue: bool) -> bool {
+        let Some(lease) = self.leases.of(own.lease) else {
+            return false;
+        };
+        !leaves_queue || value::waits(own) || !lease.may_hold_unanswered()
     }
 
     pub(super) fn end_again(&self, claim: &Claim) {

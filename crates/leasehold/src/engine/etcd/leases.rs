@@ -113,7 +113,7 @@ impl Lease {
     }
 
     /// Whether the lock of somebody who relies on it may be under it, unknown to this client.
-    fn may_hold_unanswered(&self) -> bool {
+    pub(crate) fn may_hold_unanswered(&self) -> bool {
         self.unanswered.load(Ordering::Relaxed) > 0
     }
 
@@ -198,6 +198,12 @@ impl Leases {
     pub(crate) fn of(&self, id: i64) -> Option<Arc<Lease>> {
         let ours = self.ours.lock();
         ours.all().find(|lease| lease.id == id).cloned()
+    }
+
+    /// The same, if a key under it is certainly there by what this client knows of the claim: not by a move that was not answered, which may be
+    /// that of a lock which another process holds.
+    pub(crate) fn known_to_have(&self, id: i64) -> Option<Arc<Lease>> {
+        self.of(id).filter(|lease| !lease.may_hold_unanswered())
     }
 
     /// The lease for this, if there is one that certainly lives.

@@ -179,6 +179,9 @@ impl Shared {
         // Whatever fails from here on: the claim is ours to end, unless another process renews it.
         let end = Clock::machine().now() + theirs.max(claim.ttl.get());
         if !self.claims.hold(claim, entry.clone(), end) {
+            // It is being ended here, and may be held through another process: its key counts as moved by nobody, and stays until its lease ends.
+            entry.lease.awaits_answer();
+            self.leases.retire(entry.lease.id);
             return Ok(None);
         }
         let needs = None;
