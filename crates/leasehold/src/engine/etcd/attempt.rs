@@ -205,7 +205,9 @@ impl Shared {
             return Ok(None);
         }
         let promised = hold.promised_until();
+        let in_flight = self.leases.in_flight([hold].into_iter().chain(wait));
         let reply = self.client.txn(txn, Haste::Patient).await;
+        in_flight.is_over();
         let reply = self.answer(reply, hold, wait)?;
         Ok(reply.map(|reply| (reply, promised)))
     }

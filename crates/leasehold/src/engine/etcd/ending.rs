@@ -18,13 +18,28 @@ use crate::error::Result;
 /// After a deletion has failed.
 const AGAIN: Duration = Duration::from_millis(500);
 
+/// A deletion that is under way. If it does not come to its end, since it has failed or its runtime has ended, it is tried again.
+struct EndsAgain<'a> {
+    shared: &'a Shared,
+    claim: &'a Claim,
+}
+
+impl Drop for EndsAgain<'_> {
+    fn drop(&mut self) {
+        self.shared.end_again(self.claim);
+    }
+}
+
 impl Shared {
     pub(super) async fn release(&self, claim: &Claim) -> Result<Released> {
         let (known, ending) = self.claims.released(claim);
+        let _again = EndsAgain {
+            shared: self,
+            claim,
+        };
         let released = self.delete(claim, known).await;
-        match &released {
-            Ok(_) => self.claims.ended(claim, &ending),
-            Err(_) => self.end_again(claim),
+        if released.is_ok() {
+            self.claims.ended(claim, &ending);
         }
         released
     }
@@ -109,10 +124,12 @@ pub(super) async fn end_expired(shared: Arc<Shared>) {
         let claim = shared.claims.next_expired().await;
         let shared = Arc::clone(&shared);
         tokio::spawn(async move {
-            if let Some(ending) = shared.claims.expired(&claim)
-                && shared.end(&claim, &ending).await.is_err()
-            {
-                shared.end_again(&claim);
+            if let Some(ending) = shared.claims.expired(&claim) {
+                let _again = EndsAgain {
+                    shared: &shared,
+                    claim: &claim,
+                };
+                let _ = shared.end(&claim, &ending).await;
             }
         });
     }

@@ -36,6 +36,13 @@ impl Locks {
                 None => true,
             })
         };
+        if let Some(OwnClaim::Queued { entry, .. }) = self.claims.get(claim)
+            && entry.session != nodes.session.number
+        {
+            // Its session is used no more, but may last for a while, and the claim would wait for its own node.
+            nodes.delete(&entry.path).await?;
+            self.claims.gone(claim, &entry);
+        }
         if known().is_none()
             && !claim.queues
             && let Some(refused) = refused(nodes, claim, &lock).await?
@@ -87,6 +94,7 @@ impl Locks {
             {
                 continue;
             }
+            self.claims.settled(claim);
             let known = entry.clone();
             let seen = Seen {
                 lock: &lock,
@@ -208,7 +216,7 @@ impl Locks {
         let held = self.claims.hold(claim, entry, sent + claim.ttl.get());
         held.then(|| Grant {
             token,
-            valid_until: nodes.session.valid_until().min(sent + claim.ttl.validity()),
+            valid_until: nodes.session.promise(sent + claim.ttl.validity()),
         })
     }
 

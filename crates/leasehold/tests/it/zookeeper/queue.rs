@@ -271,10 +271,8 @@ async fn claim_asked_again_in_another_mode_is_refused() {
     })
     .await;
     let reader = readers.lock("x").shared().acquire().await.unwrap();
-    let exclusive = Claim {
-        mode: Mode::Exclusive,
-        ..asked.clone()
-    };
+    let mut exclusive = asked.clone();
+    exclusive.mode = Mode::Exclusive;
     let attempt = server.broker().try_acquire(&exclusive).await;
     assert!(
         !matches!(attempt, Ok(Attempt::Granted(_))),
@@ -312,4 +310,19 @@ async fn claim_unanswered_twice_leaves_nothing_behind() {
     let released = server.broker().release(&asked).await.unwrap();
     assert_eq!(released, Released::Yes);
     assert!(other.lock("x").try_acquire().await.unwrap().is_some());
+}
+
+/// As when the client of a server has died meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn unanswered_claim_asked_for_by_nobody_ends() {
+    let cluster = quiet_cluster();
+    let other = connect(&cluster).await;
+    cycles(&other, 1).await;
+    let proxy = Proxy::to(cluster.nodes[0].port).await;
+    let server = connect_through(&proxy).await;
+    let mut asked = claim("x", Duration::from_secs(2));
+    asked.queues = true;
+    unanswered(&proxy, &server, &asked, 1).await;
+    let next = other.lock("x").wait(Duration::from_secs(20)).acquire();
+    next.await.unwrap().release().await.unwrap();
 }
