@@ -28,6 +28,8 @@ use self::doctor::Finding;
 
 // What engines share. Which parts of it are used depends on the features.
 #[allow(dead_code)]
+pub(crate) mod background;
+#[allow(dead_code)]
 #[cfg(feature = "_tls")]
 pub(crate) mod certificates;
 #[allow(dead_code, unused_imports, unused_macros)]

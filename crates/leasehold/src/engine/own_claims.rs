@@ -47,8 +47,10 @@ pub(crate) enum OwnClaim<E: Entry> {
 
 #[derive(Clone)]
 pub(crate) struct Ending<E> {
-    /// The entry that has expired, or leaves the queue; `None` if the claim is released, with all entries that it has.
+    /// The entry that has expired, or leaves the queue; `None` if the claim is released, with all entries that it has, or was in doubt.
     pub(crate) entry: Option<E>,
+    /// It leaves the queue, or was in doubt: to this process's knowledge it does not hold the lock.
+    pub(crate) leaves_queue: bool,
     /// Distinguishes it from other endings of the same claim.
     number: u64,
 }
@@ -87,6 +89,8 @@ struct Known<E: Entry> {
     claims: HashMap<Key, OwnClaim<E>>,
     /// When the claims expire.
     expiry: LocalExpiry,
+    /// Claims that may have entries which this process does not know, and when to delete those.
+    in_doubt: HashMap<Key, Moment>,
     endings: u64,
 }
 
@@ -100,7 +104,10 @@ impl<E: Entry> Known<E> {
 
     fn forget(&mut self, claim: &Claim) {
         self.claims.remove(&key(claim));
-        self.expiry.forget(claim);
+        match self.in_doubt.get(&key(claim)) {
+            Some(end) => self.expiry.ends_at(claim, *end),
+            None => self.expiry.forget(claim),
+        }
     }
 
     fn is_ending(&self, claim: &Claim, ending: &Ending<E>) -> bool {
@@ -109,8 +116,11 @@ impl<E: Entry> Known<E> {
 
     fn ending(&mut self, entry: Option<E>) -> Ending<E> {
         self.endings += 1;
-        let number = self.endings;
-        Ending { entry, number }
+        Ending {
+            entry,
+            leaves_queue: false,
+            number: self.endings,
+        }
     }
 }
 
@@ -119,6 +129,7 @@ impl<E: Entry> Default for OwnClaims<E> {
         Self(Mutex::new(Known {
             claims: HashMap::new(),
             expiry: LocalExpiry::default(),
+            in_doubt: HashMap::new(),
             endings: 0,
         }))
     }
@@ -224,7 +235,10 @@ impl<E: Entry> OwnClaims<E> {
         let OwnClaim::Queued { entry, .. } = known.same(claim, entry)?.clone() else {
             return None;
         };
-        let ending = known.ending(Some(entry));
+        let ending = Ending {
+            leaves_queue: true,
+            ..known.ending(Some(entry))
+        };
         let own = OwnClaim::Ending(ending.clone());
         known.claims.insert(key(claim), own);
         Some(ending)
@@ -236,10 +250,17 @@ impl<E: Entry> OwnClaims<E> {
         if known.expiry.knows(claim) {
             return None;
         }
-        let ending = match known.claims.get(&key(claim))?.clone() {
-            OwnClaim::Queued { .. } => return None,
-            OwnClaim::Held(entry) => known.ending(Some(entry)),
-            OwnClaim::Ending(ending) => ending,
+        let ending = match known.claims.get(&key(claim)).cloned() {
+            None => {
+                known.in_doubt.get(&key(claim))?;
+                Ending {
+                    leaves_queue: true,
+                    ..known.ending(None)
+                }
+            }
+            Some(OwnClaim::Queued { .. }) => return None,
+            Some(OwnClaim::Held(entry)) => known.ending(Some(entry)),
+            Some(OwnClaim::Ending(ending)) => ending,
         };
         let own = OwnClaim::Ending(ending.clone());
         known.claims.insert(key(claim), own);
@@ -263,7 +284,33 @@ impl<E: Entry> OwnClaims<E> {
     pub(crate) fn ended(&self, claim: &Claim, ending: &Ending<E>) {
         let mut known = self.0.lock();
         if known.is_ending(claim, ending) {
+            if ending.entry.is_none() {
+                known.in_doubt.remove(&key(claim));
+            }
             known.forget(claim);
+        }
+    }
+
+    /// A request that makes an entry for the claim was not answered. Unless the claim is asked for again or ended before, what it has made is deleted at
+    /// `end`: in a session that lives on it would stay.
+    pub(crate) fn doubt(&self, claim: &Claim, end: Moment) {
+        let mut known = self.0.lock();
+        known.in_doubt.insert(key(claim), end);
+        if !known.claims.contains_key(&key(claim)) {
+            known.expiry.ends_at(claim, end);
+        }
+    }
+
+    pub(crate) fn is_in_doubt(&self, claim: &Claim) -> bool {
+        self.0.lock().in_doubt.contains_key(&key(claim))
+    }
+
+    /// All entries of the claim have been seen.
+    pub(crate) fn settled(&self, claim: &Claim) {
+        let mut known = self.0.lock();
+        let was_in_doubt = known.in_doubt.remove(&key(claim)).is_some();
+        if was_in_doubt && let Some(OwnClaim::Queued { .. }) = known.claims.get(&key(claim)) {
+            known.expiry.forget(claim);
         }
     }
 
@@ -441,6 +488,28 @@ mod tests {
         claims.gone(&claim, &next);
         assert!(claims.get(&claim).is_none() && !claims.any_expires());
     }
+
+    #[test]
+    fn claim_in_doubt_is_ended_unless_it_is_settled() {
+        let (claims, claim) = (OwnClaims::default(), Claim::example(7));
+        claims.doubt(&claim, later());
+        assert!(claims.get(&claim).is_none() && claims.any_expires());
+        // What is found later may not be all that it has.
+        claims.queued(&claim, seen(1), ());
+        let leaves = claims.leaves(&claim, &seen(1)).unwrap();
+        claims.ended(&claim, &leaves);
+        let ending = expire(&claims, &claim).unwrap();
+        assert!(ending.entry.is_none() && ending.leaves_queue);
+        claims.ended(&claim, &ending);
+        assert!(!claims.is_in_doubt(&claim) && !claims.any_expires());
+        claims.doubt(&claim, later());
+        claims.queued(&claim, seen(1), ());
+        claims.settled(&claim);
+        assert!(!claims.any_expires());
+        claims.gone(&claim, &seen(1));
+        assert!(expire(&claims, &claim).is_none());
+    }
+
     #[tokio::test]
     async fn sooner_and_later_ends_are_both_noticed_in_time() {
         let claims = OwnClaims::<Seen>::default();

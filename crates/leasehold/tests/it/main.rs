@@ -32,7 +32,13 @@ mod properties;
 mod records_left;
 mod rustdoc;
 // On engines whose connections are made anew on whatever runtime is there.
-#[cfg(all(feature = "redis", feature = "postgres", feature = "mysql"))]
+#[cfg(all(
+    feature = "redis",
+    feature = "postgres",
+    feature = "mysql",
+    feature = "etcd",
+    feature = "zookeeper"
+))]
 mod runtimes;
 mod support;
 

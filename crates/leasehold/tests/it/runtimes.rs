@@ -5,11 +5,13 @@
 use std::time::{Duration, Instant};
 
 use crate::support::deployment::Deployment;
+use crate::support::etcd_cluster::EtcdCluster;
 use crate::support::mariadb_server::MariadbServer;
 use crate::support::postgres_server::PostgresServer;
 use crate::support::redis_cluster::RedisCluster;
 use crate::support::redis_sentinels::Sentinels;
 use crate::support::redis_server::RedisServer;
+use crate::support::zookeeper_cluster::ZooKeeperCluster;
 use leasehold::Locks;
 use tokio::runtime::Runtime;
 
@@ -168,4 +170,17 @@ fn request_under_way_is_repeated_on_postgres() {
 fn request_under_way_is_repeated_on_mysql() {
     let server = MariadbServer::start();
     waiter_outlives_the_runtime_of_its_connections(&server.url());
+}
+
+#[test]
+fn on_etcd() {
+    let cluster = EtcdCluster::start(1);
+    waiter_enters_after_the_runtime_of_another_has_ended(&cluster.url());
+}
+
+/// The session ends with the runtime that it was opened on: the waiter queues again, in the next one.
+#[test]
+fn on_zookeeper() {
+    let cluster = ZooKeeperCluster::start(1);
+    waiter_enters_after_the_runtime_of_another_has_ended(&cluster.url());
 }

@@ -205,7 +205,9 @@ impl Shared {
             return Ok(None);
         }
         let promised = hold.promised_until();
+        let in_flight = self.leases.in_flight([hold].into_iter().chain(wait));
         let reply = self.client.txn(txn, Haste::Patient).await;
+        in_flight.is_over();
         let reply = self.answer(reply, hold, wait)?;
         Ok(reply.map(|reply| (reply, promised)))
     }
@@ -373,7 +375,7 @@ impl Shared {
         if !value::waits(there) {
             asked.claim.mode.is_still(mode)?;
         }
-        let Some(lease) = self.leases.of(there.lease) else {
+        let Some(lease) = self.leases.known_to_have(there.lease) else {
             let found = self.is_elsewhere(asked, there).await;
             return found.map_err(Error::of_unknown_effect);
         };

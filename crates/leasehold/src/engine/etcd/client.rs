@@ -361,11 +361,15 @@ impl Client {
 
     /// A client of one member, ready to send.
     pub(crate) async fn connect_to(&self, member: usize) -> Result<Grpc<Channel>, Status> {
-        let mut client =
-            Grpc::new(self.members[member].channel()).max_decoding_message_size(usize::MAX);
-        let ready = client.ready().await;
+        let (channel, made) = self.members[member].channel();
+        let mut client = Grpc::new(channel);
+        let mut ready = client.ready().await;
+        if ready.is_err() && self.members[member].was_closed(made) {
+            client = Grpc::new(self.members[member].channel().0);
+            ready = client.ready().await;
+        }
         ready.map_err(|cause| Status::from_error(Box::new(cause)))?;
-        Ok(client)
+        Ok(client.max_decoding_message_size(usize::MAX))
     }
 
     /// With our login; and refused at once by a member that has no leader, which would let us wait.

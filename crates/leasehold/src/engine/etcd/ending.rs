@@ -6,8 +6,9 @@ use std::time::Duration;
 use super::Shared;
 use super::claim::{OwnClaim, QueueEntry};
 use super::client::Haste;
-use super::proto::KeyValue;
+use super::proto::{KeyValue, RangeRequest};
 use super::protocol;
+use super::value;
 use crate::claim::Claim;
 use crate::clock::Clock;
 use crate::engine::Released;
@@ -17,13 +18,28 @@ use crate::error::Result;
 /// After a deletion has failed.
 const AGAIN: Duration = Duration::from_millis(500);
 
+/// A deletion that is under way. If it does not come to its end, since it has failed or its runtime has ended, it is tried again.
+struct EndsAgain<'a> {
+    shared: &'a Shared,
+    claim: &'a Claim,
+}
+
+impl Drop for EndsAgain<'_> {
+    fn drop(&mut self) {
+        self.shared.end_again(self.claim);
+    }
+}
+
 impl Shared {
     pub(super) async fn release(&self, claim: &Claim) -> Result<Released> {
         let (known, ending) = self.claims.released(claim);
+        let _again = EndsAgain {
+            shared: self,
+            claim,
+        };
         let released = self.delete(claim, known).await;
-        match &released {
-            Ok(_) => self.claims.ended(claim, &ending),
-            Err(_) => self.end_again(claim),
+        if released.is_ok() {
+            self.claims.ended(claim, &ending);
         }
         released
     }
@@ -52,7 +68,7 @@ impl Shared {
     }
 
     /// Deletes the key of a claim that is being ended, as it was then: the claim may join the queue again. One whose time is over stays if
-    /// another process has renewed it.
+    /// another process has renewed it, and one that leaves the queue if another process may have taken the lock for it.
     pub(super) async fn end(&self, claim: &Claim, ending: &Ending<QueueEntry>) -> Result<()> {
         let key = self.keys.claim(claim);
         let released = ending.entry.is_none();
@@ -70,9 +86,12 @@ impl Shared {
                     break;
                 }
             }
-            let own = self.client.range(protocol::one(&key)).await?.message.kvs;
-            // A renewal of this client's may have changed it, and was too late.
-            let ours = |own: &&KeyValue| released || self.leases.of(own.lease).is_some();
+            let look = RangeRequest {
+                keys_only: false,
+                ..protocol::one(&key)
+            };
+            let own = self.client.range(look).await?.message.kvs;
+            let ours = |own: &&KeyValue| released || self.may_end(own, ending.leaves_queue);
             let Some(own) = own.first().filter(ours) else {
                 break;
             };
@@ -83,6 +102,14 @@ impl Shared {
         }
         self.claims.ended(claim, ending);
         Ok(())
+    }
+
+    /// Whether a key is this client's to delete although it was changed. A renewal of this client's may have changed it, and was too late.
+    fn may_end(&self, own: &KeyValue, leaves_queue: bool) -> bool {
+        let Some(lease) = self.leases.of(own.lease) else {
+            return false;
+        };
+        !leaves_queue || value::waits(own) || !lease.may_hold_unanswered()
     }
 
     pub(super) fn end_again(&self, claim: &Claim) {
@@ -97,10 +124,12 @@ pub(super) async fn end_expired(shared: Arc<Shared>) {
         let claim = shared.claims.next_expired().await;
         let shared = Arc::clone(&shared);
         tokio::spawn(async move {
-            if let Some(ending) = shared.claims.expired(&claim)
-                && shared.end(&claim, &ending).await.is_err()
-            {
-                shared.end_again(&claim);
+            if let Some(ending) = shared.claims.expired(&claim) {
+                let _again = EndsAgain {
+                    shared: &shared,
+                    claim: &claim,
+                };
+                let _ = shared.end(&claim, &ending).await;
             }
         });
     }

@@ -101,6 +101,11 @@ impl Lease {
         !self.watched.swap(true, Ordering::Relaxed)
     }
 
+    /// Nobody does any more.
+    pub(crate) fn is_not_watched(&self) {
+        self.watched.store(false, Ordering::Relaxed);
+    }
+
     /// A key is about to be moved to it. The lock may be held all the while, by another process too: unless there is an answer,
     /// the lease is never revoked.
     pub(crate) fn awaits_answer(&self) {
@@ -113,7 +118,7 @@ impl Lease {
     }
 
     /// Whether the lock of somebody who relies on it may be under it, unknown to this client.
-    fn may_hold_unanswered(&self) -> bool {
+    pub(crate) fn may_hold_unanswered(&self) -> bool {
         self.unanswered.load(Ordering::Relaxed) > 0
     }
 
@@ -200,6 +205,12 @@ impl Leases {
         ours.all().find(|lease| lease.id == id).cloned()
     }
 
+    /// The same, if a key under it is certainly there by what this client knows of the claim: not by a move that was not answered, which may be
+    /// that of a lock which another process holds.
+    pub(crate) fn known_to_have(&self, id: i64) -> Option<Arc<Lease>> {
+        self.of(id).filter(|lease| !lease.may_hold_unanswered())
+    }
+
     /// The lease for this, if there is one that certainly lives.
     pub(crate) fn current(&self, purpose: Purpose) -> Option<Arc<Lease>> {
         let now = Clock::machine().now();
@@ -284,6 +295,17 @@ impl Leases {
         Ok(term(answered) == term(&quorum.message.header))
     }
 
+    /// A request that names these is about to leave. Whoever sends it may be dropped before there is an answer.
+    pub(crate) fn in_flight<'a>(
+        &self,
+        named: impl IntoIterator<Item = &'a Arc<Lease>>,
+    ) -> InFlight<'_> {
+        InFlight {
+            leases: self,
+            named: named.into_iter().cloned().collect(),
+        }
+    }
+
     /// It is used no more and ends with its time, with whatever may yet arrive under it.
     pub(crate) fn retire(&self, id: i64) {
         let mut ours = self.ours.lock();
@@ -309,6 +331,28 @@ impl Leases {
         let revoke = unused.iter().map(|lease| self.client.revoke(lease.id));
         // If that fails, they end with their time.
         let _ = tokio::time::timeout(REVOKING, join_all(revoke)).await;
+    }
+}
+
+/// A request that puts keys under these leases. Unless there is an answer, they are used no more: what may be under them must not live on because they are
+/// kept alive for others.
+#[must_use]
+pub(crate) struct InFlight<'a> {
+    leases: &'a Leases,
+    named: Vec<Arc<Lease>>,
+}
+
+impl InFlight<'_> {
+    /// There is an answer, or none is to be expected any more.
+    pub(crate) fn is_over(mut self) {
+        self.named.clear();
+    }
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        let named = self.named.drain(..);
+        named.for_each(|lease| self.leases.retire(lease.id));
     }
 }
 

@@ -20,6 +20,8 @@ use tonic_prost::ProstCodec;
 use super::client::Client;
 use super::proto::*;
 use super::protocol::revision;
+use crate::engine::background::Background;
+use crate::sync::Mutex;
 
 type Requests = mpsc::UnboundedSender<WatchRequest>;
 
@@ -49,8 +51,11 @@ enum Order {
 
 #[derive(Debug)]
 pub(crate) struct Listener {
-    orders: mpsc::UnboundedSender<Order>,
+    client: Arc<Client>,
+    orders: Mutex<mpsc::UnboundedSender<Order>>,
     ids: AtomicI64,
+    /// Carries out the orders.
+    background: Background,
 }
 
 /// One key that is watched for as long as this lives.
@@ -74,26 +79,42 @@ impl Drop for Watch {
 }
 
 impl Listener {
-    /// And what has to be run for it.
-    pub(crate) fn on(client: Arc<Client>) -> (Self, impl Future<Output = ()> + Send) {
-        let (orders, received) = mpsc::unbounded_channel();
-        let listener = Self {
-            orders,
+    pub(crate) fn on(client: Arc<Client>) -> Self {
+        Self {
+            client,
+            orders: Mutex::new(mpsc::unbounded_channel().0),
             ids: AtomicI64::new(1),
-        };
-        (listener, run(client, received))
+            background: Background::default(),
+        }
     }
 
     pub(crate) fn watch(&self, key: Vec<u8>) -> Watch {
         let id = self.ids.fetch_add(1, Ordering::Relaxed);
         let (notify, notices) = mpsc::unbounded_channel();
-        let _ = self.orders.send(Order::Watch { id, key, notify });
-        let orders = self.orders.clone();
+        let orders = self.orders();
+        let _ = orders.send(Order::Watch { id, key, notify });
         Watch {
             id,
             orders,
             notices,
         }
+    }
+
+    /// To whoever carries them out: on this runtime from now on, if nobody does.
+    fn orders(&self) -> mpsc::UnboundedSender<Order> {
+        let mut orders = self.orders.lock();
+        let start = || {
+            let (sender, received) = mpsc::unbounded_channel();
+            *orders = sender;
+            run(Arc::clone(&self.client), received)
+        };
+        self.background.ensure(start, || {});
+        orders.clone()
+    }
+
+    /// Nobody listens any more.
+    pub(crate) fn end(&self) {
+        self.background.end();
     }
 }
 

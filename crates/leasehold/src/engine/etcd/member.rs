@@ -54,8 +54,23 @@ impl Member {
         }
     }
 
-    pub(super) fn channel(&self) -> Channel {
-        self.connection.lock().channel.clone()
+    /// The connection, and when it was made.
+    pub(super) fn channel(&self) -> (Channel, Moment) {
+        let connection = self.connection.lock();
+        (connection.channel.clone(), connection.made)
+    }
+
+    /// The connection that was made then takes no more requests: the runtime has ended that it was made on. Another one is made on this runtime, unless
+    /// that was done since. Returns whether there is another.
+    pub(super) fn was_closed(&self, made: Moment) -> bool {
+        let Some(endpoint) = &self.endpoint else {
+            return false;
+        };
+        let mut connection = self.connection.lock();
+        if connection.made == made {
+            *connection = Connection::over(endpoint.connect_lazy());
+        }
+        true
     }
 
     pub(super) fn answered(&self) {

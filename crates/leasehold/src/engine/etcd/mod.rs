@@ -45,7 +45,6 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use tokio::sync::{Notify, watch};
-use tokio::task::AbortHandle;
 
 use self::claim::Claims;
 use self::client::Client;
@@ -55,6 +54,7 @@ use self::listener::Listener;
 use self::member::Reach;
 use self::records::{Lifetimes, Records};
 use crate::claim::{Claim, Ttl};
+use crate::engine::background::Background;
 use crate::engine::doctor::Finding;
 use crate::engine::{
     About, Attempt, Driver, Engine, LockInfo, Query, Released, Renew, Renewal, Wake, queue_rules,
@@ -79,8 +79,6 @@ pub const DRIVER: Driver = Driver {
 pub struct Etcd {
     shared: Arc<Shared>,
     found: Vec<Finding>,
-    /// What goes on in the background, and ends with this.
-    tasks: Vec<AbortHandle>,
 }
 
 /// What requests and background tasks share.
@@ -99,6 +97,9 @@ struct Shared {
     look_again: watch::Sender<u64>,
     /// Counts what may have ended locks all at once.
     session_events: watch::Sender<u64>,
+    /// Keep the entries of those who wait, and end claims that have expired. Both end with the engine.
+    keeps_waiting: Background,
+    ends_expired: Background,
 }
 
 impl Etcd {
@@ -125,30 +126,39 @@ impl Etcd {
                     .fix("use etcd 3.4.31, 3.5.13 or newer"),
             );
         }
-        let (listener, listen) = Listener::on(Arc::clone(&client));
         let keys = Keys::under(config.prefix.clone());
         let shared = Arc::new(Shared {
             leases: Leases::on(Arc::clone(&client), keys.session(0)),
             keys,
             lifetimes: Arc::default(),
             claims: Claims::default(),
-            listener,
+            listener: Listener::on(Arc::clone(&client)),
             waits: Notify::new(),
             look_again: watch::Sender::new(0),
             session_events: watch::Sender::new(0),
+            keeps_waiting: Background::default(),
+            ends_expired: Background::default(),
             config,
             client,
         });
-        let tasks = vec![
-            tokio::spawn(listen).abort_handle(),
-            tokio::spawn(waiting::keep_waiting(Arc::clone(&shared))).abort_handle(),
-            tokio::spawn(ending::end_expired(Arc::clone(&shared))).abort_handle(),
-        ];
-        Ok(Self {
-            shared,
-            found,
-            tasks,
-        })
+        Ok(Self { shared, found })
+    }
+
+    /// What requests need to go on in the background: on this runtime, if the one has ended on which it did.
+    fn running(&self) -> &Arc<Shared> {
+        let shared = &self.shared;
+        let look_again = || {
+            let shared = Arc::downgrade(shared);
+            move || {
+                let shared = shared.upgrade().into_iter();
+                shared.for_each(|shared| shared.look_again.send_modify(|count| *count += 1));
+            }
+        };
+        let keep_waiting = || waiting::keep_waiting(Arc::clone(shared));
+        shared.keeps_waiting.ensure(keep_waiting, look_again());
+        let end_expired = || ending::end_expired(Arc::clone(shared));
+        shared.ends_expired.ensure(end_expired, look_again());
+        shared
     }
 }
 
@@ -184,7 +194,15 @@ fn too_old(version: &str) -> Error {
 
 impl Drop for Etcd {
     fn drop(&mut self) {
-        self.tasks.iter().for_each(AbortHandle::abort);
+        let Shared {
+            listener,
+            keeps_waiting,
+            ends_expired,
+            ..
+        } = &*self.shared;
+        listener.end();
+        keeps_waiting.end();
+        ends_expired.end();
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             let shared = Arc::clone(&self.shared);
             runtime.spawn(async move { shared.leases.revoke_unused().await });
@@ -203,19 +221,19 @@ impl Engine for Etcd {
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt> {
-        self.shared.attempt(claim).await
+        self.running().attempt(claim).await
     }
 
     async fn wait(&self, claim: &Claim) -> Result<Wake> {
-        self.shared.wait(claim).await
+        self.running().wait(claim).await
     }
 
     async fn renew(&self, held: &[Renew<'_>]) -> Vec<Result<Renewal>> {
-        self.shared.renew(held).await
+        self.running().renew(held).await
     }
 
     async fn release(&self, claim: &Claim) -> Result<Released> {
-        self.shared.release(claim).await
+        self.running().release(claim).await
     }
 
     async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>> {

@@ -154,7 +154,9 @@ impl Shared {
         let lease = self.renewed_to_hold(lasts).await?;
         lease.awaits_answer();
         let txn = protocol::take_over(found, &lease, &soon_gone);
+        let in_flight = self.leases.in_flight([&lease]);
         let reply = self.client.txn(txn, Haste::Urgent).await;
+        in_flight.is_over();
         let reply = self.answered_move(&[&lease], reply)?;
         let now = reply.range(usize::from(reply.succeeded));
         let now = now.ok_or_else(failure::nonsense)?.kvs.first();
@@ -179,6 +181,9 @@ impl Shared {
         // Whatever fails from here on: the claim is ours to end, unless another process renews it.
         let end = Clock::machine().now() + theirs.max(claim.ttl.get());
         if !self.claims.hold(claim, entry.clone(), end) {
+            // It is being ended here, and may be held through another process: its key counts as moved by nobody, and stays until its lease ends.
+            entry.lease.awaits_answer();
+            self.leases.retire(entry.lease.id);
             return Ok(None);
         }
         let needs = None;
@@ -262,7 +267,10 @@ impl Shared {
                 ..TxnRequest::default()
             };
             leases_moved_to(part).for_each(|lease| lease.awaits_answer());
-            (part, self.client.txn(txn, Haste::Urgent).await)
+            let in_flight = self.leases.in_flight(leases_moved_to(part));
+            let reply = self.client.txn(txn, Haste::Urgent).await;
+            in_flight.is_over();
+            (part, reply)
         });
         let mut moved = Vec::with_capacity(entries.len());
         for (part, reply) in join_all(parts).await {

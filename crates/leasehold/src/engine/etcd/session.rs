@@ -33,9 +33,14 @@ impl Shared {
         Ok(lease)
     }
 
-    fn watch_lease(self: &Arc<Self>, lease: &Lease) {
+    fn watch_lease(self: &Arc<Self>, lease: &Arc<Lease>) {
         if lease.ttl > WORTH_WATCHING && lease.be_watched() {
-            tokio::spawn(watch(Arc::downgrade(self), lease.id));
+            let watching = Watching(Arc::downgrade(lease));
+            let watch = watch(Arc::downgrade(self), lease.id);
+            tokio::spawn(async move {
+                let _watching = watching;
+                watch.await;
+            });
         }
     }
 
@@ -59,6 +64,16 @@ impl Shared {
         if self.claims.any_held_under(lease) {
             self.session_events.send_modify(|count| *count += 1);
         }
+    }
+}
+
+/// While it lives, somebody watches for the end of the lease. Whoever does may end with the runtime.
+struct Watching(Weak<Lease>);
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        let lease = self.0.upgrade().into_iter();
+        lease.for_each(|lease| lease.is_not_watched());
     }
 }
 

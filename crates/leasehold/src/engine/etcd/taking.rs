@@ -40,10 +40,12 @@ impl Shared {
                 _ if reply.succeeded => Some(protocol::revision(&reply.header)),
                 Some(own) if own.create_revision != created => None,
                 // An earlier try that seemed to have failed.
-                Some(own) if own.lease == hold.id => Some(own.mod_revision),
+                Some(own) if own.lease == hold.id && !hold.may_hold_unanswered() => {
+                    Some(own.mod_revision)
+                }
                 Some(own) if own.mod_revision != entry.modified => {
                     let known = self.claims.get(&entry.claim);
-                    match (self.leases.of(own.lease), known) {
+                    match (self.leases.known_to_have(own.lease), known) {
                         (Some(lease), Some(OwnClaim::Queued { .. })) => {
                             entry.modified = own.mod_revision;
                             // No shorter than the lease that it is under: another try for longer may have taken the lock just now.
@@ -53,6 +55,7 @@ impl Shared {
                         // An earlier try took the lock, and a renewal by the claim's id has moved its key since, perhaps to
                         // a longer lease.
                         (Some(_), _) => return Ok(Taken::Gone),
+                        // Another process has moved it, or this one by the claim's id: the lock may be held.
                         (None, _) => None,
                     }
                 }

@@ -36,6 +36,13 @@ impl Locks {
                 None => true,
             })
         };
+        if let Some(OwnClaim::Queued { entry, .. }) = self.claims.get(claim)
+            && entry.session != nodes.session.number
+        {
+            // Its session is used no more, but may last for a while, and the claim would wait for its own node.
+            nodes.delete(&entry.path).await?;
+            self.claims.gone(claim, &entry);
+        }
         if known().is_none()
             && !claim.queues
             && let Some(refused) = refused(nodes, claim, &lock).await?
@@ -81,25 +88,21 @@ impl Locks {
                 self.claims.leaves(claim, &entry);
                 continue;
             }
+            if self
+                .finds_earlier(nodes, claim, &entry, sent, &queue)
+                .await?
+            {
+                continue;
+            }
+            self.claims.settled(claim);
             let known = entry.clone();
-            let mut seen = Seen {
+            let seen = Seen {
                 lock: &lock,
                 entry,
                 sent,
                 queue: &queue,
                 ahead: mine,
             };
-            let earlier = queue.of_claim(&claim.id).next();
-            if let Some((at, node)) = earlier.filter(|(at, _)| *at < mine) {
-                let path = format!("{lock}/{}", node.name);
-                if let Some((true, token)) = nodes.made_here(&path).await? {
-                    // A create whose reply was lost.
-                    nodes.delete(&seen.entry.path).await?;
-                    seen.ahead = at;
-                    seen.entry.path = path;
-                    seen.entry.token = token;
-                }
-            }
             match self.answer(nodes, claim, seen).await {
                 Ok(Some(attempt)) => return Ok(attempt),
                 Ok(None) => {}
@@ -113,6 +116,55 @@ impl Locks {
         )
         .advise("see who deletes them")
         .of_unknown_effect())
+    }
+
+    /// Nodes that this session has made for the claim before the one it waits with, by creates whose replies were lost. One is its node from now on: the
+    /// first that has the right mode, or holds the lock; the others go. Returns whether there was any: then the queue is to be looked at again.
+    async fn finds_earlier(
+        &self,
+        nodes: &Nodes<'_>,
+        claim: &Claim,
+        entry: &QueueEntry,
+        sent: Moment,
+        queue: &Queue,
+    ) -> Result<bool> {
+        let Some((lock, own)) = entry.path.rsplit_once('/') else {
+            return Ok(false);
+        };
+        let modes = queue.modes();
+        let of_claim = queue.of_claim(&claim.id);
+        let (mut found, mut kept) = (false, None);
+        for (at, node) in of_claim.take_while(|(_, node)| node.name != own) {
+            let path = format!("{lock}/{}", node.name);
+            let Some((true, token)) = nodes.made_here(&path).await? else {
+                continue;
+            };
+            found = true;
+            let holds = position(&modes[..at], node.mode) == Position::Holds;
+            if kept.is_none() && (holds || node.mode == claim.mode) {
+                let session = entry.session;
+                let is_other = node.mode != claim.mode;
+                kept = Some((
+                    QueueEntry {
+                        session,
+                        path,
+                        token,
+                    },
+                    is_other,
+                ));
+            } else {
+                nodes.delete(&path).await?;
+            }
+        }
+        if let Some((earlier, is_other)) = kept {
+            nodes.delete(&entry.path).await?;
+            match is_other {
+                // Whoever has it must ask in that mode, or release it. Otherwise it ends with its TTL.
+                true => drop(self.claims.hold(claim, earlier, sent + claim.ttl.get())),
+                false => self.claims.queued(claim, earlier, None),
+            }
+        }
+        Ok(found)
     }
 
     /// What a position in the queue comes to; `None` if the claim is being ended.
@@ -164,7 +216,7 @@ impl Locks {
         let held = self.claims.hold(claim, entry, sent + claim.ttl.get());
         held.then(|| Grant {
             token,
-            valid_until: nodes.session.valid_until().min(sent + claim.ttl.validity()),
+            valid_until: nodes.session.promise(sent + claim.ttl.validity()),
         })
     }
 

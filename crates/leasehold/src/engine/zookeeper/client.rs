@@ -9,6 +9,7 @@ use futures_util::FutureExt;
 use futures_util::future::join_all;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 use zookeeper_client::{
     Client, Connector, Error as Said, OneshotWatcher, SessionState, StateWatcher,
@@ -36,12 +37,17 @@ pub(crate) struct Session {
     known: Mutex<Known>,
     /// Whether it counts as ended although the servers know nothing of that.
     given_up: AtomicBool,
+    /// The runtime that its client runs on, and whether that has ended: the servers end the session some time later.
+    runtime: Handle,
+    runtime_ended: AtomicBool,
     commands: Arc<AtomicU64>,
 }
 
 #[derive(Debug)]
 struct Known {
     validity: SessionValidity,
+    /// Until when somebody may rely on a lock in it.
+    promised_until: Option<Moment>,
     /// Reports a new connection before anything that was answered on it.
     states: StateWatcher,
 }
@@ -114,14 +120,23 @@ impl Session {
         request: impl Future<Output = Result<T, E>>,
     ) -> Result<T> {
         match tokio::time::timeout(self.patience, request).await {
-            Ok(answer) => answer.map_err(|cause| failure::of_request(cause.into())),
+            Ok(answer) => answer.map_err(|cause| {
+                let cause = cause.into();
+                if failure::client_has_stopped(&cause) {
+                    self.runtime_ended.store(true, Ordering::Release);
+                }
+                failure::of_request(cause)
+            }),
             Err(_) => Err(failure::silent()),
         }
     }
 
-    /// Until when the session is sure to live.
-    pub(crate) fn valid_until(&self) -> Moment {
-        self.with_validity(|validity| validity.valid_until())
+    /// Until when somebody may rely on a lock in it: until then, or for as long as the session is sure to live. It is not closed before that is over.
+    pub(crate) fn promise(&self, until: Moment) -> Moment {
+        let until = until.min(self.with_validity(|validity| validity.valid_until()));
+        let mut known = self.known.lock();
+        known.promised_until = known.promised_until.max(Some(until));
+        until
     }
 
     pub(crate) fn is_confirmed(&self) -> bool {
@@ -134,11 +149,39 @@ impl Session {
     }
 
     pub(crate) fn has_ended(&self) -> bool {
-        self.is_given_up() || self.client.state().is_terminated()
+        self.is_given_up()
+            || self.runtime_ended.load(Ordering::Acquire)
+            || self.client.state().is_terminated()
+    }
+
+    /// The runtime that its client runs on, if that is another than the present one.
+    pub(crate) fn other_runtime(&self) -> Option<&Handle> {
+        let here = Handle::try_current().is_ok_and(|here| here.id() == self.runtime.id());
+        (!here).then_some(&self.runtime)
     }
 
     pub(crate) fn is_given_up(&self) -> bool {
         self.given_up.load(Ordering::Acquire)
+    }
+}
+
+/// With the last client a session is closed, and everything in it goes. While the servers keep it, that must not be before the last promise is over: who was
+/// granted a lock through this process, as the clients of a server are, may not know yet that the session is used no more.
+impl Drop for Session {
+    fn drop(&mut self) {
+        let runtime = match self.runtime_ended.load(Ordering::Acquire) {
+            // Its task may be about to end.
+            true => Handle::try_current().ok(),
+            false => self.is_given_up().then(|| self.runtime.clone()),
+        };
+        let promised_until = self.known.lock().promised_until;
+        if let (Some(runtime), Some(promised_until)) = (runtime, promised_until) {
+            let client = self.client.clone();
+            runtime.spawn(async move {
+                Clock::machine().sleep_until(promised_until).await;
+                drop(client);
+            });
+        }
     }
 }
 
@@ -185,11 +228,12 @@ impl Sessions {
         }
         let number = present.number + 1;
         let next = open(&self.config, number, &self.endings, &self.commands).await?;
-        *self.present.lock() = Arc::clone(&next);
+        let before = std::mem::replace(&mut *self.present.lock(), Arc::clone(&next));
+        drop(before);
         Ok(next)
     }
 
-    /// Leaves a session that is given up for the next one. With its last user its client goes, which ends it on the servers.
+    /// Leaves a session that is given up for the next one. With its last user its client goes, once nobody relies on it any more, which ends it on the servers.
     pub(crate) async fn leave_what_is_given_up(&self) {
         let lingers = || {
             let present = self.present();
@@ -205,6 +249,12 @@ impl Sessions {
     /// Changes when a session has ended.
     pub(crate) fn events(&self) -> watch::Receiver<u64> {
         self.endings.subscribe()
+    }
+
+    /// Makes all who use locks look at them.
+    pub(crate) fn notifier(&self) -> impl FnOnce() + Send + use<> {
+        let endings = Arc::clone(&self.endings);
+        move || endings.send_modify(|count| *count += 1)
     }
 
     pub(crate) fn commands_sent(&self) -> u64 {
@@ -226,17 +276,23 @@ async fn open(
         patience: config.timeout,
         known: Mutex::new(Known {
             validity: SessionValidity::new(timeout, asked),
+            promised_until: None,
             states: client.state_watcher(),
         }),
         given_up: AtomicBool::new(false),
+        runtime: Handle::current(),
+        runtime_ended: AtomicBool::new(false),
         commands: Arc::clone(commands),
         client,
     });
+    let ending = Ending {
+        session: Arc::downgrade(&session),
+        endings: Arc::clone(endings),
+    };
     tokio::spawn(follow(
         session.client.state_watcher(),
-        Arc::downgrade(&session),
+        ending,
         config.clone(),
-        Arc::clone(endings),
     ));
     tokio::spawn(keep_busy(
         Arc::downgrade(&session),
@@ -246,13 +302,26 @@ async fn open(
     Ok(session)
 }
 
-/// Sees what becomes of a session, until it ends.
-async fn follow(
-    mut states: StateWatcher,
+/// Tells that a session has ended: when it is dropped, as it is if the runtime ends.
+struct Ending {
     session: Weak<Session>,
-    config: ZookeeperConfig,
     endings: Arc<watch::Sender<u64>>,
-) {
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        if let Some(session) = self.session.upgrade()
+            && !session.has_ended()
+        {
+            session.runtime_ended.store(true, Ordering::Release);
+        }
+        self.endings.send_modify(|count| *count += 1);
+    }
+}
+
+/// Sees what becomes of a session, until it ends.
+async fn follow(mut states: StateWatcher, ending: Ending, config: ZookeeperConfig) {
+    let session = &ending.session;
     loop {
         match states.changed().await {
             state if state.is_terminated() => break,
@@ -261,7 +330,7 @@ async fn follow(
         }
         let mut next = states.clone();
         tokio::select! {
-            () = see_its_time(&session, &config) => {}
+            () = see_its_time(session, &config) => {}
             // Another one comes, or none: that one counts.
             _ = next.changed() => {}
         }
@@ -269,7 +338,6 @@ async fn follow(
             break;
         }
     }
-    endings.send_modify(|count| *count += 1);
 }
 
 /// On a new connection, sees that the session has the time that it had before. The client library does not report what a server grants it

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
-use tokio::sync::oneshot;
+use tokio::sync::watch;
 
 use super::claim::{OwnClaim, QueueEntry};
 use super::nodes::Nodes;
@@ -21,7 +21,7 @@ use crate::name::LockName;
 const A_MOMENT: Duration = Duration::from_millis(100);
 
 /// In a process that lives, a claim that is not renewed ends with its TTL.
-pub(super) async fn end_expired(locks: Arc<Locks>, mut end: oneshot::Receiver<()>) {
+pub(super) async fn end_expired(locks: Arc<Locks>, mut end: watch::Receiver<()>) {
     let mut in_use = true;
     let mut session_events = locks.sessions.events();
     while in_use || locks.claims.any_expires() {
@@ -34,8 +34,21 @@ pub(super) async fn end_expired(locks: Arc<Locks>, mut end: oneshot::Receiver<()
                 let locks = Arc::clone(&locks);
                 tokio::spawn(async move { locks.sessions.leave_what_is_given_up().await });
             }
-            _ = &mut end, if in_use => in_use = false,
+            Err(_) = end.changed(), if in_use => in_use = false,
         }
+    }
+}
+
+/// A deletion that is under way. If it does not come to its end, since it has failed or its runtime has ended, it is tried again.
+struct EndsAgain<'a> {
+    locks: &'a Locks,
+    claim: &'a Claim,
+}
+
+impl Drop for EndsAgain<'_> {
+    fn drop(&mut self) {
+        let claims = &self.locks.claims;
+        claims.end_again_at(self.claim, Clock::machine().now());
     }
 }
 
@@ -43,15 +56,15 @@ impl Locks {
     /// A node lasts for as long as the session, so a release that fails is not the end of it: it is tried until the node is gone.
     pub(super) async fn release(&self, claim: &Claim) -> Result<Released> {
         let (known, ending) = self.claims.released(claim);
+        let _again = EndsAgain { locks: self, claim };
         let released = match self.release_once(claim, known.as_ref()).await {
             Err(error) if failure::ended_the_session(&error) => {
                 self.release_once(claim, known.as_ref()).await
             }
             answer => answer,
         };
-        match &released {
-            Ok(_) => self.claims.ended(claim, &ending),
-            Err(_) => self.claims.end_again_at(claim, Clock::machine().now()),
+        if released.is_ok() {
+            self.claims.ended(claim, &ending);
         }
         released
     }
@@ -59,20 +72,22 @@ impl Locks {
     async fn release_once(&self, claim: &Claim, known: Option<&OwnClaim>) -> Result<Released> {
         let nodes = self.nodes().await?;
         let entry = known.and_then(OwnClaim::entry);
+        let entry = entry.filter(|_| !self.claims.is_in_doubt(claim));
         if let Some(entry) = entry.filter(|entry| entry.session == nodes.session.number) {
             let was_there = nodes.delete(&entry.path).await?;
             let was_held = was_there && matches!(known, Some(OwnClaim::Held(_)));
             return Ok(Released::from_held(was_held));
         }
         // A create whose reply was lost, or another process's.
-        self.delete_all(&nodes, claim, || true).await
+        self.delete_all(&nodes, claim, false, || true).await
     }
 
-    /// Deletes all nodes of a claim, if this is still so once they are seen.
+    /// Deletes all nodes of a claim, or all that this session has made, if this is still so once they are seen.
     async fn delete_all(
         &self,
         nodes: &Nodes<'_>,
         claim: &Claim,
+        made_here: bool,
         is_still: impl Fn() -> bool,
     ) -> Result<Released> {
         let lock = nodes.lock(&claim.name);
@@ -80,7 +95,11 @@ impl Locks {
         let holding = holders(&queue.modes());
         let mut released = Released::WasNotHeld;
         for (at, node) in queue.of_claim(&claim.id) {
-            if is_still() && nodes.delete(&format!("{lock}/{}", node.name)).await? && at < holding {
+            let path = format!("{lock}/{}", node.name);
+            if made_here && !matches!(nodes.made_here(&path).await?, Some((true, _))) {
+                continue;
+            }
+            if is_still() && nodes.delete(&path).await? && at < holding {
                 released = Released::Yes;
             }
         }
@@ -105,6 +124,7 @@ impl Locks {
         let Some(ending) = self.claims.expired(claim) else {
             return;
         };
+        let _again = EndsAgain { locks: self, claim };
         let first = self.sessions.present();
         let number = ending
             .entry
@@ -136,7 +156,10 @@ impl Locks {
         let is_still = || self.claims.is_ending(claim, ending);
         match &ending.entry {
             Some(entry) => drop(nodes.delete(&entry.path).await?),
-            None => drop(self.delete_all(nodes, claim, is_still).await?),
+            None => drop(
+                self.delete_all(nodes, claim, ending.leaves_queue, is_still)
+                    .await?,
+            ),
         }
         self.claims.ended(claim, ending);
         Ok(())

@@ -31,6 +31,11 @@ pub(crate) fn of_request(cause: Said) -> Error {
                 .advise("try again: a new one is opened")
                 .of_unknown_effect()
         }
+        _ if client_has_stopped(&cause) => {
+            Error::new(ErrorKind::Unreachable, "the runtime has ended that the session was opened on")
+                .advise("try again: a new one is opened; or keep that runtime for as long as locks are used")
+                .of_unknown_effect()
+        }
         Said::Timeout => silent(),
         // The library says what the system said where a connection breaks, and nothing else that way.
         Said::ConnectionLoss | Said::Custom(_) => Error::new(ErrorKind::Unreachable, format!("the connection was lost: {cause}"))
@@ -72,10 +77,20 @@ fn said(error: &Error) -> Option<&Said> {
 
 /// Whether a new session would do better.
 pub(crate) fn ended_the_session(error: &Error) -> bool {
-    matches!(
-        said(error),
-        Some(Said::SessionExpired | Said::ClientClosed | Said::SessionMoved)
-    )
+    said(error).is_some_and(|cause| {
+        matches!(
+            cause,
+            Said::SessionExpired | Said::ClientClosed | Said::SessionMoved
+        ) || client_has_stopped(cause)
+    })
+}
+
+/// Whether the library's own task is gone, with the runtime that it ran on: nobody sends requests any more. The library has no error for that.
+pub(crate) fn client_has_stopped(cause: &Said) -> bool {
+    let Said::UnexpectedError(what) = cause else {
+        return false;
+    };
+    what.contains("expect response, but got none") || what.starts_with("expect error state, got ")
 }
 
 /// Whether it may go better at once: on another connection, or in a new session.

@@ -36,7 +36,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::sync::oneshot;
+use tokio::sync::watch;
 
 use self::claim::{Claims, OwnClaim};
 use self::client::Sessions;
@@ -47,18 +47,22 @@ use self::nodes::Nodes;
 use self::records::Records;
 use crate::claim::{Claim, Ttl};
 use crate::clock::Clock;
+use crate::engine::background::Background;
 use crate::engine::doctor::Finding;
 use crate::engine::{
     About, Attempt, Capabilities, Driver, Engine, Expiry, LockInfo, Query, Released, Renew,
     Renewal, Wake, queue_rules,
 };
-use crate::error::{ErrorKind, Result};
+use crate::error::{Effect, ErrorKind, Result};
 use crate::guard::GuardedStore;
 use crate::guard::by_version::ByVersion;
 use crate::name::LockName;
 use crate::url::EngineUrl;
 #[cfg(feature = "zookeeper-tls")]
 pub use zookeeper_client;
+
+/// How long a claim may be in doubt: whoever has asked for it asks again or releases it by then, or has died.
+const IN_DOUBT: Duration = Duration::from_secs(30);
 
 /// How `zookeeper:` URLs are connected.
 pub const DRIVER: Driver = Driver {
@@ -84,7 +88,7 @@ pub struct ZooKeeper {
     locks: Arc<Locks>,
     found: Vec<Finding>,
     /// Dropped with the engine. The session is closed then, or when the last claim that was left to its TTL is over.
-    _in_use: oneshot::Sender<()>,
+    in_use: watch::Sender<()>,
 }
 
 #[derive(Debug)]
@@ -92,6 +96,8 @@ struct Locks {
     config: ZookeeperConfig,
     sessions: Sessions,
     claims: Claims,
+    /// Ends claims that have expired.
+    background: Background,
 }
 
 impl ZooKeeper {
@@ -117,15 +123,26 @@ impl ZooKeeper {
             config,
             sessions,
             claims: Claims::default(),
+            background: Background::default(),
         });
         locks.find_root().await?;
-        let (in_use, end) = oneshot::channel();
-        tokio::spawn(ending::end_expired(Arc::clone(&locks), end));
-        Ok(Self {
+        let engine = Self {
             locks,
             found: vec![other_timeout(asked, got)],
-            _in_use: in_use,
-        })
+            in_use: watch::Sender::default(),
+        };
+        engine.ends_expired();
+        Ok(engine)
+    }
+
+    /// Sees that claims that expire are ended, on this runtime if the one has ended on which that was done.
+    fn ends_expired(&self) -> &Arc<Locks> {
+        let locks = &self.locks;
+        locks.background.ensure(
+            || ending::end_expired(Arc::clone(locks), self.in_use.subscribe()),
+            locks.sessions.notifier(),
+        );
+        locks
     }
 
     /// Ends the session as if the servers had given it up.
@@ -138,6 +155,14 @@ impl ZooKeeper {
             .with_session(session.client.session().clone());
         // Whoever has joined a session and leaves ends it for all.
         drop(client::reach(&self.locks.config, same).await);
+    }
+}
+
+impl Drop for ZooKeeper {
+    fn drop(&mut self) {
+        if self.locks.claims.any_expires() {
+            self.ends_expired();
+        }
     }
 }
 
@@ -196,16 +221,21 @@ impl Engine for ZooKeeper {
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt> {
-        let nodes = self.locks.nodes().await?;
-        let answer = match self.locks.attempt(&nodes, claim).await {
+        let locks = self.ends_expired();
+        let nodes = locks.nodes().await?;
+        let answer = match locks.attempt(&nodes, claim).await {
             Err(error) if failure::ended_the_session(&error) => {
-                let nodes = self.locks.nodes().await?;
-                self.locks.attempt(&nodes, claim).await
+                let nodes = locks.nodes().await?;
+                locks.attempt(&nodes, claim).await
             }
             answer => answer,
         };
-        let claims = &self.locks.claims;
+        let claims = &locks.claims;
         answer.map_err(|error| {
+            let now = Clock::machine().now();
+            if error.effect() == Effect::Unknown {
+                claims.doubt(claim, now + claim.ttl.get().min(IN_DOUBT));
+            }
             let Some(own) = claims.get(claim) else {
                 return error;
             };
@@ -214,7 +244,7 @@ impl Engine for ZooKeeper {
             {
                 // Nobody waits for it any more.
                 claims.leaves(claim, &entry);
-                claims.end_again_at(claim, Clock::machine().now());
+                claims.end_again_at(claim, now);
             }
             // Its node is there, whatever has failed since; but one that holds the lock in another mode is to keep it.
             match error.kind() {
@@ -225,15 +255,15 @@ impl Engine for ZooKeeper {
     }
 
     async fn wait(&self, claim: &Claim) -> Result<Wake> {
-        self.locks.wait(claim).await
+        self.ends_expired().wait(claim).await
     }
 
     async fn renew(&self, held: &[Renew<'_>]) -> Vec<Result<Renewal>> {
-        self.locks.renew(held).await
+        self.ends_expired().renew(held).await
     }
 
     async fn release(&self, claim: &Claim) -> Result<Released> {
-        self.locks.release(claim).await
+        self.ends_expired().release(claim).await
     }
 
     async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>> {

@@ -113,7 +113,7 @@ impl Locks {
             }
             Ok(Renewal::Renewed(Grant {
                 token: entry.token,
-                valid_until: nodes.session.valid_until().min(sent + claim.ttl.validity()),
+                valid_until: nodes.session.promise(sent + claim.ttl.validity()),
             }))
         });
         answers.collect()

@@ -10,7 +10,7 @@ use crate::support::claim;
 use crate::support::etcd_cluster::EtcdCluster;
 use crate::support::requests::{Gate, Requests, Which};
 use crate::support::times::{ms, secs, until};
-use leasehold::engine::Attempt;
+use leasehold::engine::{Attempt, Renew};
 use leasehold::{Broker, Brokered, Claim, Lease, Locks, Mode, Released, Wait};
 
 fn queueing(ttl: Duration) -> Claim {
@@ -171,6 +171,69 @@ async fn waiter_that_came_back_elsewhere_is_not_given_up() {
     let waiting = tokio::spawn(enters(other.broker(), first));
     held.release().await.unwrap();
     waiting.await.unwrap();
+}
+
+/// A claim that has waited through the first process, holds the lock through the second, and was renewed through the first, which has no answer
+/// to that and still remembers its place in the queue.
+async fn held_elsewhere_and_renewed_here(network: &Requests, here: &Locks, other: &Locks) -> Claim {
+    let held = hold(other).await;
+    let claim = queueing(secs(60));
+    queue(&here.broker(), &claim).await;
+    queue(&other.broker(), &claim).await;
+    let waiting = tokio::spawn(enters(other.broker(), claim.clone()));
+    held.release().await.unwrap();
+    waiting.await.unwrap();
+    // Of all requests of a renewal by claim id, only the one that moves its key names it.
+    network.set(Gate::UnansweredFrom(Which::Naming(claim.id.reveal())));
+    let renewed = here.broker().renew(&[Renew::new(&claim)]).await;
+    assert!(renewed[0].is_err(), "{renewed:?}");
+    assert!(network.is_met(secs(0)).await, "its key was not moved");
+    claim
+}
+
+/// The time in which a claim of the shortest TTL would end, or a deletion that has failed be repeated, many times over.
+async fn is_held_for_a_while(locks: &Locks) {
+    let end = Instant::now() + secs(3);
+    while Instant::now() < end {
+        let next = locks.lock("x").try_acquire().await.unwrap();
+        assert!(next.is_none(), "two hold the lock");
+        tokio::time::sleep(ms(50)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn leaving_after_a_lost_renewal_ends_no_holder() {
+    let cluster = EtcdCluster::start(1);
+    let [other, third] = cluster.connect().await;
+    let network = Requests::to(cluster.client_port(0)).await;
+    let url = format!("etcd://127.0.0.1:{}?timeout=1s", network.port);
+    let here = Locks::connect(url).await.unwrap();
+    let claim = held_elsewhere_and_renewed_here(&network, &here, &other).await;
+    network.set(Gate::Open);
+    until("it has left", async || {
+        here.broker().leave_queue(&claim).await.is_ok()
+    })
+    .await;
+    is_held_for_a_while(&third).await;
+    let released = other.broker().release(&claim).await.unwrap();
+    assert_eq!(released, Released::Yes);
+}
+
+/// It is deleted later then, in the background.
+#[tokio::test(flavor = "multi_thread")]
+async fn failed_leave_after_a_lost_renewal_ends_no_holder() {
+    let cluster = EtcdCluster::start(1);
+    let [other, third] = cluster.connect().await;
+    let network = Requests::to(cluster.client_port(0)).await;
+    let url = format!("etcd://127.0.0.1:{}?timeout=1s", network.port);
+    let here = Locks::connect(url).await.unwrap();
+    let claim = held_elsewhere_and_renewed_here(&network, &here, &other).await;
+    network.set(Gate::Shut);
+    assert!(here.broker().leave_queue(&claim).await.is_err());
+    network.set(Gate::Open);
+    is_held_for_a_while(&third).await;
+    let released = other.broker().release(&claim).await.unwrap();
+    assert_eq!(released, Released::Yes);
 }
 
 /// It is its turn, but nobody takes the lock for it, while another permit is in use.

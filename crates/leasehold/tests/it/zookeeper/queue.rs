@@ -8,7 +8,8 @@ use crate::support::claim;
 use crate::support::proxy::{Link, Proxy};
 use crate::support::times::until;
 use crate::support::zookeeper_cluster::ZooKeeperCluster;
-use leasehold::{Lease, Locks};
+use leasehold::engine::Attempt;
+use leasehold::{Claim, ErrorKind, Lease, Locks, Mode, Released};
 use tokio::task::JoinHandle;
 use zookeeper_client::{Acls, Client, CreateMode, CreateOptions};
 
@@ -235,4 +236,93 @@ async fn waiter_that_fails_to_leave_the_queue_ends() {
         holder.inspect("x").await.unwrap().waiters.is_empty()
     })
     .await;
+}
+
+/// A handle whose answers can be lost. Its session lives on meanwhile.
+async fn connect_through(proxy: &Proxy) -> Locks {
+    let options = "session_timeout=10m&timeout=500ms";
+    let url = format!("zookeeper://127.0.0.1:{}?{options}", proxy.port);
+    Locks::connect(url).await.unwrap()
+}
+
+/// Each of these attempts is carried out, and not answered.
+async fn unanswered(proxy: &Proxy, server: &Locks, claim: &Claim, attempts: usize) {
+    proxy.set(Link::HangBack);
+    for _ in 0..attempts {
+        let attempt = server.broker().try_acquire(claim).await;
+        assert!(attempt.is_err(), "{attempt:?}");
+    }
+    proxy.set(Link::Open);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn claim_asked_again_in_another_mode_is_refused() {
+    let cluster = quiet_cluster();
+    let readers = connect(&cluster).await;
+    cycles(&readers, 1).await;
+    let proxy = Proxy::to(cluster.nodes[0].port).await;
+    let server = connect_through(&proxy).await;
+    let mut asked = claim("x", Duration::from_secs(30));
+    asked.queues = true;
+    asked.mode = Mode::Shared;
+    unanswered(&proxy, &server, &asked, 1).await;
+    until("it holds the lock", async || {
+        readers.inspect("x").await.unwrap().holders.len() == 1
+    })
+    .await;
+    let reader = readers.lock("x").shared().acquire().await.unwrap();
+    let mut exclusive = asked.clone();
+    exclusive.mode = Mode::Exclusive;
+    let attempt = server.broker().try_acquire(&exclusive).await;
+    assert!(
+        !matches!(attempt, Ok(Attempt::Granted(_))),
+        "beside a reader"
+    );
+    assert_eq!(attempt.unwrap_err().kind(), ErrorKind::InvalidConfig);
+    let shown = readers.inspect("x").await.unwrap();
+    assert_eq!((shown.holders.len(), shown.waiters.len()), (2, 0));
+    // In the mode that it was granted in, it is as before.
+    let attempt = server.broker().try_acquire(&asked).await.unwrap();
+    assert!(matches!(attempt, Attempt::Granted(_)), "{attempt:?}");
+    let released = server.broker().release(&asked).await.unwrap();
+    assert_eq!(released, Released::Yes);
+    reader.release().await.unwrap();
+    assert!(readers.lock("x").try_acquire().await.unwrap().is_some());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn claim_unanswered_twice_leaves_nothing_behind() {
+    let cluster = quiet_cluster();
+    let other = connect(&cluster).await;
+    cycles(&other, 1).await;
+    let proxy = Proxy::to(cluster.nodes[0].port).await;
+    let server = connect_through(&proxy).await;
+    let mut asked = claim("x", Duration::from_secs(30));
+    asked.queues = true;
+    unanswered(&proxy, &server, &asked, 2).await;
+    let client = Client::connect(&cluster.hosts()).await.unwrap();
+    until("both were carried out", async || {
+        in_queue(&client).await.len() == 2
+    })
+    .await;
+    let attempt = server.broker().try_acquire(&asked).await.unwrap();
+    assert!(matches!(attempt, Attempt::Granted(_)), "{attempt:?}");
+    let released = server.broker().release(&asked).await.unwrap();
+    assert_eq!(released, Released::Yes);
+    assert!(other.lock("x").try_acquire().await.unwrap().is_some());
+}
+
+/// As when the client of a server has died meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn unanswered_claim_asked_for_by_nobody_ends() {
+    let cluster = quiet_cluster();
+    let other = connect(&cluster).await;
+    cycles(&other, 1).await;
+    let proxy = Proxy::to(cluster.nodes[0].port).await;
+    let server = connect_through(&proxy).await;
+    let mut asked = claim("x", Duration::from_secs(2));
+    asked.queues = true;
+    unanswered(&proxy, &server, &asked, 1).await;
+    let next = other.lock("x").wait(Duration::from_secs(20)).acquire();
+    next.await.unwrap().release().await.unwrap();
 }

@@ -4,9 +4,11 @@
 
 use std::time::{Duration, Instant};
 
+use crate::support::claim;
 use crate::support::proxy::{Link, Proxy};
 use crate::support::times::until;
 use crate::support::zookeeper_cluster::ZooKeeperCluster;
+use leasehold::engine::{Attempt, Renew, Renewal};
 use leasehold::{Effect, ErrorKind, Locks, LossReason};
 use zookeeper_client::Client;
 
@@ -225,6 +227,45 @@ async fn waiter_does_not_keep_a_session_that_is_given_up() {
     held.release().await.unwrap();
     let entered = tokio::time::timeout(Duration::from_secs(20), first).await;
     assert!(entered.is_ok(), "it waits for itself");
+}
+
+/// Those who were granted a lock through it, as the clients of a server are, do not know of it yet.
+#[tokio::test(flavor = "multi_thread")]
+async fn session_given_up_stays_as_long_as_was_promised() {
+    let cluster = ZooKeeperCluster::with(1, "maxSessionTimeout=60000");
+    let server = &cluster.nodes[0];
+    let connect = async |time: &str| {
+        let url = format!("{}?session_timeout={time}&timeout=10s", cluster.url());
+        Locks::connect(url).await.unwrap()
+    };
+    let (locks, other) = (connect("40s").await, connect("10s").await);
+    let claim = claim("a", Duration::from_secs(25));
+    let attempt = locks.broker().try_acquire(&claim).await.unwrap();
+    let Attempt::Granted(grant) = attempt else {
+        panic!("{attempt:?}");
+    };
+    let mut events = locks.engine().about().session_events.unwrap();
+    events.mark_unchanged();
+    server.kill();
+    server.set_up("maxSessionTimeout=10000");
+    server.revive();
+    assert!(tokio::task::block_in_place(|| server.serves()));
+    let given_up = tokio::time::timeout(Duration::from_secs(20), events.changed()).await;
+    given_up.expect("it is given up").unwrap();
+    let renewed = locks.broker().renew(&[Renew::new(&claim)]).await;
+    let lost = Ok(Renewal::Lost(LossReason::SessionEnded));
+    assert_eq!(
+        format!("{renewed:?}"),
+        format!("{:?}", [lost as leasehold::Result<_>])
+    );
+    let next = other.lock("a").wait(Duration::from_secs(60)).acquire();
+    let next = next.await.unwrap();
+    assert!(
+        locks.broker().clock().now() >= grant.valid_until,
+        "two rely on the lock"
+    );
+    assert!(next.token() > grant.token);
+    next.release().await.unwrap();
 }
 
 /// How many connections a server takes from one host.
