@@ -104,3 +104,66 @@ pub async fn a_queue_that_is_left(url: &str) {
     assert_eq!(mailboxes(), 0);
     holder.release().await.unwrap();
 }
+
+/// The process of the claims that have left lives on, so that each of them would be offered the lock.
+pub async fn waiters_that_have_left(url: &str) {
+    let locks = Locks::connect(url).await.unwrap();
+    let holder = locks.lock("x").ttl(LONG).acquire().await.unwrap();
+    let left: Vec<_> = (0..10).map(|_| claim()).collect();
+    for claim in &left {
+        let refused = locks.engine().try_acquire(claim).await;
+        assert!(matches!(refused, Ok(Attempt::Held(_))), "{refused:?}");
+    }
+    let next = tokio::spawn(locks.lock("x").ttl(LONG).wait(LONG).acquire());
+    until_queued(&locks, 11).await;
+    for claim in &left {
+        locks.broker().leave_queue(claim).await.unwrap();
+    }
+    assert_eq!(locks.inspect("x").await.unwrap().waiters.len(), 1);
+    let began = Instant::now();
+    holder.release().await.unwrap();
+    let next = tokio::time::timeout(SOON, next).await;
+    let next = next.expect("it was forgotten").unwrap().unwrap();
+    // Ten offers that nobody takes up last for five seconds.
+    let took = began.elapsed();
+    assert!(took < ms(3500), "{took:?}");
+    next.release().await.unwrap();
+}
+
+/// A shared claim waits behind an exclusive one, while others share the lock.
+pub async fn a_waiter_behind_one_that_leaves(url: &str) {
+    let locks = Locks::connect(url).await.unwrap();
+    let shared = || locks.lock("x").shared().ttl(LONG);
+    let _holder = shared().acquire().await.unwrap();
+    let exclusive = claim();
+    let refused = locks.engine().try_acquire(&exclusive).await;
+    assert!(matches!(refused, Ok(Attempt::Held(_))), "{refused:?}");
+    let next = tokio::spawn(shared().wait(LONG).acquire());
+    until_queued(&locks, 2).await;
+    locks.broker().leave_queue(&exclusive).await.unwrap();
+    let next = tokio::time::timeout(SOON, next).await;
+    let next = next.expect("it was forgotten").unwrap().unwrap();
+    assert!(next.is_valid());
+}
+
+/// A client of a server may come back through another one while the first still waits for it.
+pub async fn a_waiter_that_came_back_elsewhere(url: &str) {
+    let one = Locks::connect(url).await.unwrap();
+    let other = Locks::connect(elsewhere(url)).await.unwrap();
+    let holder = one.lock("x").ttl(LONG).acquire().await.unwrap();
+    let waiter = claim();
+    for locks in [&one, &other] {
+        let queued = locks.engine().try_acquire(&waiter).await;
+        assert!(matches!(queued, Ok(Attempt::Held(_))), "{queued:?}");
+    }
+    one.broker().leave_queue(&waiter).await.unwrap();
+    assert_eq!(one.inspect("x").await.unwrap().waiters.len(), 1);
+    holder.release().await.unwrap();
+    let woken = tokio::time::timeout(SOON, other.engine().wait(&waiter)).await;
+    woken.expect("it was forgotten").unwrap();
+}
+
+/// The same server with a listener of its own, as another process has.
+fn elsewhere(url: &str) -> String {
+    format!("{url}?sslmode=disable")
+}
