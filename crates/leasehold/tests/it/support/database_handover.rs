@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use leasehold::engine::{Attempt, Wake};
-use leasehold::{Claim, ClaimId, LockName, Locks, Ttl};
+use leasehold::{Claim, ClaimId, FencingToken, LockName, Locks, Ttl};
 
 const fn ms(count: u64) -> Duration {
     Duration::from_millis(count)
@@ -166,4 +166,59 @@ pub async fn a_waiter_that_came_back_elsewhere(url: &str) {
 /// The same server with a listener of its own, as another process has.
 fn elsewhere(url: &str) -> String {
     format!("{url}?sslmode=disable")
+}
+
+/// A waiter was offered the lock, has checked its lease in a transaction, and does not renew it: nobody else can be let in before the transaction ends.
+/// Other waiters of the process are served meanwhile.
+pub async fn a_transaction_that_outlasts_its_offer<T>(
+    url: &str,
+    check: impl AsyncFn(FencingToken) -> Option<T>,
+    commit: impl AsyncFnOnce(T),
+) {
+    let locks = Locks::connect(url).await.unwrap();
+    let far = Locks::connect(elsewhere(url)).await.unwrap();
+    let engine = locks.engine();
+    let other = far.lock("y").ttl(LONG).acquire().await.unwrap();
+    let (mut held, next) = (claim(), claim());
+    engine.try_acquire(&held).await.unwrap();
+    let transaction = loop {
+        let offered = claim();
+        let queued = engine.try_acquire(&offered).await.unwrap();
+        assert!(matches!(queued, Attempt::Held(_)), "{queued:?}");
+        let queued = engine.try_acquire(&next).await.unwrap();
+        assert!(matches!(queued, Attempt::Held(_)), "{queued:?}");
+        engine.release(&held).await.unwrap();
+        if let Wake::Granted(grant) = engine.wait(&offered).await.unwrap()
+            && let Some(transaction) = check(grant.token).await
+        {
+            break transaction;
+        }
+        // The offer was over by then.
+        for claim in [&offered, &next] {
+            engine.release(claim).await.unwrap();
+        }
+        held = claim();
+        engine.try_acquire(&held).await.unwrap();
+    };
+    let waiting = tokio::spawn(locks.lock("y").wait(LONG).acquire());
+    until("it queues", async || {
+        far.inspect("y").await.unwrap().waiters.len() == 1
+    })
+    .await;
+    tokio::time::sleep(ms(1500)).await;
+    other.release().await.unwrap();
+    let served = tokio::time::timeout(SOON, waiting).await;
+    drop(served.expect("it was not served").unwrap().unwrap());
+    let offers = engine.wait(&next);
+    let early = tokio::time::timeout(ms(1000), offers).await;
+    assert!(!matches!(early, Ok(Ok(Wake::Granted(_)))), "{early:?}");
+    commit(transaction).await;
+    until("it enters", async || {
+        let woken = tokio::time::timeout(SOON, engine.wait(&next)).await;
+        match woken.expect("it was forgotten").unwrap() {
+            Wake::Granted(_) => true,
+            _ => matches!(engine.try_acquire(&next).await, Ok(Attempt::Granted(_))),
+        }
+    })
+    .await;
 }
