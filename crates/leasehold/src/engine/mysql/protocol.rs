@@ -12,7 +12,7 @@ use crate::engine::wakeup::offer::Notice;
 use crate::error::Result;
 use crate::name::LockName;
 
-pub(crate) const ACQUIRE: &str = "CALL leasehold_acquire(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+pub(crate) const ACQUIRE: &str = "CALL leasehold_acquire(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
 pub(crate) const RELEASE: &str = "CALL leasehold_release(?, ?, ?)";
 pub(crate) const RENEW: &str = "CALL leasehold_renew(?)";
 pub(crate) const LOOK: &str = "CALL leasehold_look(?, ?, ?)";
@@ -35,6 +35,7 @@ pub(crate) fn acquire(claim: &Claim, listener: &str, number: Option<u64>) -> Vec
         claim.claimant.host.as_bytes().into(),
         claim.claimant.pid.into(),
         claim.reason.as_deref().map(str::as_bytes).into(),
+        (!claim.queues).into(),
     ]
 }
 

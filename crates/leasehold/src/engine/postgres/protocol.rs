@@ -43,7 +43,7 @@ impl Calls {
         Self {
             acquire: patient_call(
                 "SELECT outcome, token, now_us, left_ms, is_next, $2 \
-                 FROM leasehold.acquire($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
+                 FROM leasehold.acquire($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
                 &[
                     Type::TEXT,
                     Type::BYTEA,
@@ -54,6 +54,7 @@ impl Calls {
                     Type::TEXT,
                     Type::TEXT,
                     Type::INT8,
+                    Type::TEXT,
                     Type::TEXT,
                     Type::INT8,
                 ],

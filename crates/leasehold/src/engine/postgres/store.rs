@@ -105,6 +105,7 @@ impl RowStore for PostgresStore {
 
     async fn acquire(&self, claim: &Claim, number: Option<u64>) -> Result<Decided<Outcome>> {
         let listener = number.map(|_| self.listener().id());
+        let leaves = (!claim.queues).then(|| self.listener().id());
         let number = number.map(|number| i64::try_from(number).unwrap_or(i64::MAX));
         let answer = self
             .client
@@ -122,6 +123,7 @@ impl RowStore for PostgresStore {
                     &claim.claimant.host,
                     &i64::from(claim.claimant.pid),
                     &claim.reason.as_deref(),
+                    &leaves,
                 ],
             )
             .await?;

@@ -42,12 +42,14 @@ fn describe(cause: RedisError) -> (Error, Effect) {
     let error = match cause.kind() {
         _ if matches!(code.as_str(), "NOAUTH" | "WRONGPASS") => denied(),
         Redis::AuthenticationFailed => denied(),
-        Redis::Server(ServerErrorKind::NoPerm) => not_permitted(&said),
-        // Within a script, whose earlier commands have been carried out.
-        _ if said.contains("executing the script can't run this command") => {
+        // Within a script, whose earlier commands have been carried out: what servers before Redis 7 say, and since.
+        _ if said.contains("user executing the script can't")
+            || said.contains("ACL failure in script") =>
+        {
             effect = Effect::Unknown;
             not_permitted(&said)
         }
+        Redis::Server(ServerErrorKind::NoPerm) => not_permitted(&said),
         Redis::Server(ServerErrorKind::ReadOnly) => {
             unfit("the server is a read-only replica").advise("connect to the primary")
         }
@@ -271,5 +273,43 @@ mod tests {
         for other in [of_connect(cut()), of_request(silent)] {
             assert!(!of_attempt(other).is_busy());
         }
+    }
+
+    /// As Redis 6.2 and 7 say it.
+    #[test]
+    fn denial_within_a_script_is_of_unknown_effect() {
+        let old = "The user executing the script can't";
+        let new = "ACL failure in script: User app has no permissions to";
+        for (code, text) in [
+            ("ERR", format!("{old} run this command or subcommand")),
+            (
+                "ERR",
+                format!("{old} access at least one of the keys mentioned in the command arguments"),
+            ),
+            (
+                "ERR",
+                format!("{old} publish to the channel mentioned in the command"),
+            ),
+            ("NOPERM", format!("{new} run the 'hset' command")),
+            (
+                "NOPERM",
+                format!("{new} access one of the keys used as arguments"),
+            ),
+        ] {
+            let said = format!("-{code} {text} script: 5d1, on @user_script:12.\r\n");
+            let refused =
+                redis::parse_redis_value(said.as_bytes()).and_then(|value| value.extract_error());
+            let error = of_request(refused.unwrap_err());
+            assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+            assert_eq!(error.effect(), Effect::Unknown, "{error}");
+        }
+        let refused = redis::parse_redis_value(
+            b"-NOPERM User app has no permissions to run the 'evalsha' command\r\n",
+        );
+        let error = of_request(refused.and_then(|value| value.extract_error()).unwrap_err());
+        assert_eq!(
+            (error.kind(), error.effect()),
+            (ErrorKind::Denied, Effect::None)
+        );
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use futures_util::future::{FutureExt, join_all};
 use futures_util::stream::StreamExt;
 
+use super::member::may_pass;
 use super::nodes::finish_in_background;
 use super::protocol;
 use super::tally::{Outcome, Tally};
@@ -134,7 +135,13 @@ impl Redlock {
         let call = protocol::give_back(&self.keys, claim, address, proposal);
         let patience = self.config.patience(claim.ttl);
         let mut answers = self.nodes.call(nodes, call, patience).await;
-        while answers.next().await.is_some() {}
+        let mut not_told = Vec::new();
+        while let Some((node, answer)) = answers.next().await {
+            if answer.as_ref().is_err_and(may_pass) {
+                not_told.push(node);
+            }
+        }
+        self.give_back_later(claim, &not_told, proposal);
     }
 
     /// All nodes have been restarted, or are new: those that have been up for long enough can have forgotten nothing that still
@@ -169,10 +176,10 @@ impl Redlock {
         self.listener.subscribed.get_or_init(subscribe).await;
     }
 
-    /// Nodes that did not answer may have granted the claim, which goes no further unless it queues: then its next attempt finds what it has there.
+    /// These nodes have granted the claim, or may have. It goes no further unless it queues: then its next attempt finds what it has there.
     /// The claim may come again, through this process or another, and keeps what it has got by then.
-    fn give_back_later(&self, claim: &Claim, unanswered: &[usize], proposal: Proposal) {
-        for node in unanswered.iter().filter(|_| !claim.queues) {
+    fn give_back_later(&self, claim: &Claim, nodes: &[usize], proposal: Proposal) {
+        for node in nodes.iter().filter(|_| !claim.queues) {
             let member = &self.nodes.members[*node];
             member.defer(protocol::give_back(&self.keys, claim, None, proposal).into());
         }

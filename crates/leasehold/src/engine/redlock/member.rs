@@ -208,7 +208,7 @@ impl Member {
 }
 
 /// The node did not answer, or cannot do it just now.
-fn may_pass(error: &Error) -> bool {
+pub(super) fn may_pass(error: &Error) -> bool {
     error.kind() == ErrorKind::Unreachable
 }
 

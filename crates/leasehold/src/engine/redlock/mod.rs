@@ -36,6 +36,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tokio::time::Instant;
 
 pub use self::config::RedlockConfig;
 use self::grants::Grants;
@@ -171,11 +172,11 @@ impl Engine for Redlock {
         };
         let proposed = self.proposals.of(&claim.id);
         let mut offers = HashSet::new();
-        let mut patience: Option<Duration> = None;
+        let mut ends: Option<Instant> = None;
         loop {
-            let notices = match patience {
+            let notices = match ends {
                 None => mailbox.read().await,
-                Some(patience) => match tokio::time::timeout(patience, mailbox.read()).await {
+                Some(ends) => match tokio::time::timeout_at(ends, mailbox.read()).await {
                     Ok(notices) => notices,
                     Err(_) => return Ok(Wake::Retry),
                 },
@@ -194,13 +195,17 @@ impl Engine for Redlock {
                     // gathers what is there, or goes back to the queue.
                     Notice::Offered(offer) if offer.token.get() == proposed => {
                         offers.insert(node);
-                        patience = Some(SPLIT + self.stagger(claim));
+                        ends = Some(Instant::now() + SPLIT + self.stagger(claim));
                     }
                     Notice::Offered(_) => return Ok(Wake::Retry),
                     Notice::LookAfter(time) if time.is_zero() => return Ok(Wake::Retry),
                     // With an offer there is no time to lose.
                     Notice::LookAfter(_) if !offers.is_empty() => {}
-                    Notice::LookAfter(time) => patience = Some(time + self.stagger(claim)),
+                    // Of several times, the one that comes first counts.
+                    Notice::LookAfter(time) => {
+                        let then = Instant::now() + time + self.stagger(claim);
+                        ends = Some(ends.map_or(then, |ends| ends.min(then)));
+                    }
                 }
             }
             if offers.len() >= self.nodes.quorum {

@@ -113,7 +113,8 @@ pub(crate) trait RowStore: SqlSupport + Debug + 'static {
         true
     }
 
-    /// Makes one attempt. If there is a number, and the claim is refused, it is queued with that number.
+    /// Makes one attempt. If there is a number, and the claim is refused, it is queued with that number. A claim that does not queue and is refused
+    /// loses the queue entry that it has through this process. Any other entry stays.
     async fn acquire(&self, claim: &Claim, number: Option<u64>) -> Result<Decided<Outcome>>;
 
     /// Gives up the claim; returns whether it was held.

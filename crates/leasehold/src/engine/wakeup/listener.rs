@@ -78,13 +78,20 @@ impl Listener {
             needed: Arc::clone(&listener.needed),
             delay: delays(),
         };
-        let started = std::thread::Builder::new()
+        let (report, reported) = std::sync::mpsc::channel();
+        let thread = std::thread::Builder::new()
             .name("leasehold-listener".to_owned())
-            .spawn(move || run(sink, listen));
+            .spawn(move || run(sink, listen, &report));
+        // The thread reports at once.
+        let started = thread.and_then(|_| match reported.recv() {
+            Ok(started) => started,
+            Err(ended) => Err(std::io::Error::other(ended)),
+        });
         match started {
-            Ok(_) => Ok(listener),
+            Ok(()) => Ok(listener),
             Err(cause) => {
-                Err(Error::new(ErrorKind::Unexpected, "no thread can be started").caused_by(cause))
+                let what = "the thread that listens cannot be started";
+                Err(Error::new(ErrorKind::Unexpected, what).caused_by(cause))
             }
         }
     }
@@ -247,11 +254,20 @@ impl Sink {
     }
 }
 
-fn run(mut sink: Sink, mut listen: impl Listen) {
+/// Runs the thread. Reports whether it has a runtime: it has none if the process cannot open more files.
+fn run(
+    mut sink: Sink,
+    mut listen: impl Listen,
+    started: &std::sync::mpsc::Sender<std::io::Result<()>>,
+) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
-    let Ok(runtime) = runtime else { return };
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(cause) => return drop(started.send(Err(cause))),
+    };
+    let _ = started.send(Ok(()));
     runtime.block_on(async {
         while sink.is_needed().await {
             let Err(error) = listen.session(&mut sink).await else {
@@ -348,10 +364,13 @@ mod tests {
             sessions: Arc::clone(&sessions),
             _running: running,
         };
+        (start_with(fake).unwrap(), sessions, ended)
+    }
+
+    fn start_with(fake: Fake) -> Result<Arc<Listener>> {
         let late = Error::new(ErrorKind::Unreachable, "it is late");
         let fallback = Fallback::new(false, "it polls");
-        let listener = Listener::start("me".to_owned(), fallback, late, fake).unwrap();
-        (listener, sessions, ended)
+        Listener::start("me".to_owned(), fallback, late, fake)
     }
 
     const LONG: Duration = Duration::from_secs(60);
@@ -386,5 +405,33 @@ mod tests {
         // Nothing is ever sent: it waits for the other end to be dropped.
         let ended = ended.recv_timeout(LONG);
         assert_eq!(ended, Err(std::sync::mpsc::RecvTimeoutError::Disconnected));
+    }
+
+    /// Runs again in a process of its own, which may open one file at a time: enough for the dynamic linker.
+    #[cfg(unix)]
+    #[test]
+    fn start_fails_if_no_more_files_can_be_opened() {
+        const TEST: &str =
+            "engine::wakeup::listener::tests::start_fails_if_no_more_files_can_be_opened";
+        const LIMITED: &str = "LEASEHOLD_TEST_FEW_FILES";
+        if std::env::var_os(LIMITED).is_some() {
+            let fake = Fake {
+                failures: 0,
+                sessions: Arc::default(),
+                _running: std::sync::mpsc::channel().0,
+            };
+            let error = start_with(fake).expect_err("it cannot listen");
+            assert_eq!(error.kind(), ErrorKind::Unexpected, "{error}");
+            return;
+        }
+        let ran = std::process::Command::new("sh")
+            .args(["-c", "ulimit -n 4 && exec \"$0\" --exact \"$1\""])
+            .arg(std::env::current_exe().unwrap())
+            .arg(TEST)
+            .env(LIMITED, "1")
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&ran.stdout);
+        assert!(ran.status.success() && said.contains("1 passed"), "{said}");
     }
 }

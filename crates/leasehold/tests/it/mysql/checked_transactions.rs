@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use crate::support::database_handover;
 use crate::support::mariadb_server::MariadbServer;
 use leasehold::Locks;
 use leasehold::guard::sql::{CheckSql, MYSQL_STALE};
@@ -141,4 +142,17 @@ async fn a_transaction_that_checks_late() {
     first.release().await.unwrap();
     let _next = locks.lock("a").acquire().await.unwrap();
     is_stale(check(&mut sql, &stale).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn transaction_past_its_offer_holds_up_no_other_lock() {
+    let server = MariadbServer::start();
+    let check = async |token| {
+        let mut session = begun(&server).await;
+        let check = format!("CALL leasehold_check_lease('x', {token})");
+        let checked = session.query_drop(check).await;
+        checked.is_ok().then_some(session)
+    };
+    let commit = async |mut session: Conn| session.query_drop("COMMIT").await.unwrap();
+    database_handover::a_transaction_that_outlasts_its_offer(&server.url(), check, commit).await;
 }

@@ -127,6 +127,24 @@ async fn queue_that_is_left_leaves_nothing_in_this_process() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn waiters_that_have_left_are_not_offered_the_lock() {
+    let server = MariadbServer::start();
+    database_handover::waiters_that_have_left(&server.url()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn waiter_behind_one_that_leaves_is_let_in() {
+    let server = MariadbServer::start();
+    database_handover::a_waiter_behind_one_that_leaves(&server.url()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn waiter_that_came_back_elsewhere_is_not_given_up() {
+    let server = MariadbServer::start();
+    database_handover::a_waiter_that_came_back_elsewhere(&server.url()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_waiter_whose_offer_lapsed_is_told_at_once() {
     let server = MariadbServer::start();
     database_handover::an_offer_that_lapsed(&server.url()).await;

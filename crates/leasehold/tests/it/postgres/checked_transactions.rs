@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use crate::support::database_handover;
 use crate::support::postgres_server::PostgresServer;
 use leasehold::guard::sql::{CheckSql, POSTGRES_STALE};
 use leasehold::{ErrorKind, Locks};
@@ -165,4 +166,17 @@ async fn waiter_enters_after_the_last_holders_transaction() {
         releasing.await.unwrap().unwrap();
         next.await.unwrap().release().await.unwrap();
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn transaction_past_its_offer_holds_up_no_other_lock() {
+    let server = PostgresServer::start();
+    let check = async |token| {
+        let session = begun(&server).await;
+        let check = format!("SELECT leasehold.check_lease('x', {token})");
+        let checked = session.batch_execute(&check).await;
+        checked.is_ok().then_some(session)
+    };
+    let commit = async |session: Client| session.batch_execute("COMMIT").await.unwrap();
+    database_handover::a_transaction_that_outlasts_its_offer(&server.url(), check, commit).await;
 }

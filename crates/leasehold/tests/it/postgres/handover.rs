@@ -110,6 +110,24 @@ async fn queue_that_is_left_leaves_nothing_in_this_process() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn waiters_that_have_left_are_not_offered_the_lock() {
+    let server = PostgresServer::start();
+    database_handover::waiters_that_have_left(&server.url()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn waiter_behind_one_that_leaves_is_let_in() {
+    let server = PostgresServer::start();
+    database_handover::a_waiter_behind_one_that_leaves(&server.url()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn waiter_that_came_back_elsewhere_is_not_given_up() {
+    let server = PostgresServer::start();
+    database_handover::a_waiter_that_came_back_elsewhere(&server.url()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_waiter_whose_offer_lapsed_is_told_at_once() {
     let server = PostgresServer::start();
     database_handover::an_offer_that_lapsed(&server.url()).await;
@@ -307,7 +325,7 @@ impl ByHand {
 
     fn acquire(&self, claim: &str, listener: &str) -> String {
         self.0.sql(&format!(
-            "SELECT (leasehold.acquire('x', '{claim}', 0, 60000, {listener}, 1, 'o', 'h', 1, NULL, 5000)).outcome"
+            "SELECT (leasehold.acquire('x', '{claim}', 0, 60000, {listener}, 1, 'o', 'h', 1, NULL, NULL, 5000)).outcome"
         ))
     }
 
@@ -372,7 +390,7 @@ async fn permit_of_an_ended_offer_goes_to_the_next() {
     let by_hand = ByHand::start().await;
     let permit = |claim: &str, of: u32, listener: &str| {
         by_hand.0.sql(&format!(
-            "SELECT (leasehold.acquire('x', '{claim}', {of}, 60000, {listener}, 1, 'o', 'h', 1, NULL, 5000)).outcome"
+            "SELECT (leasehold.acquire('x', '{claim}', {of}, 60000, {listener}, 1, 'o', 'h', 1, NULL, NULL, 5000)).outcome"
         ))
     };
     for (asks, of, outcome) in [("another", 3, "mismatch"), ("first", 2, "granted")] {
@@ -461,7 +479,9 @@ async fn guarded_write_is_sent_once_if_its_answer_is_lost() {
 async fn sweep_leaves_a_lease_that_is_being_renewed() {
     let server = Arc::new(PostgresServer::start());
     drop(Locks::connect(server.url()).await.unwrap());
-    server.sql("SELECT leasehold.acquire('x', 'c', 0, 2000, NULL, NULL, 'o', 'h', 1, NULL, 5000)");
+    server.sql(
+        "SELECT leasehold.acquire('x', 'c', 0, 2000, NULL, NULL, 'o', 'h', 1, NULL, NULL, 5000)",
+    );
     let renewing = std::thread::spawn({
         let server = Arc::clone(&server);
         move || {

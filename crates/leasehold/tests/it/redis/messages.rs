@@ -8,9 +8,10 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::time::Instant;
 
-use super::common::{LONG, beside, ms, until, until_waiting};
+use super::common::{LONG, beside, claim, ms, until, until_waiting};
 use crate::support::deployment::Deployment;
 use crate::support::redis_server::RedisServer;
+use leasehold::engine::Attempt;
 use leasehold::{ClaimId, FencingToken, Locks};
 
 /// What anyone can find out who may read: where a waiter listens, under which number, and what it has proposed.
@@ -79,6 +80,30 @@ async fn forged_votes_grant_nothing() {
         let tell = || nodes.nodes.iter().for_each(|node| forge(node, token));
         does_not_enter_when_told(&locks, &others, tell).await;
     }
+}
+
+/// A waiter that is told to look soon does so, although it is told of a later time after that.
+#[tokio::test(flavor = "multi_thread")]
+async fn redlock_notice_does_not_put_off_an_earlier_one() {
+    let nodes = Deployment::with(3, ms(60_000), "node_timeout=1s");
+    nodes.has_stood_a_while();
+    let locks = Locks::connect(nodes.url()).await.unwrap();
+    let _holder = locks.lock("x").ttl(ms(60_000)).acquire().await.unwrap();
+    let waiter = claim("x", ms(60_000), true);
+    let queued = locks.engine().try_acquire(&waiter).await.unwrap();
+    assert!(matches!(queued, Attempt::Held(_)), "{queued:?}");
+    let woken = tokio::spawn({
+        let (locks, waiter) = (locks.clone(), waiter.clone());
+        async move { locks.engine().wait(&waiter).await }
+    });
+    let (channel, number, _) = waiter_on(&nodes.nodes[0]);
+    for after in [1000, 50_000] {
+        let notice = format!(r#"PUBLISH "{channel}" "look:{number}:{after}""#);
+        assert_eq!(nodes.nodes[0].command(&notice), ":1\r\n");
+        tokio::time::sleep(ms(200)).await;
+    }
+    let woken = tokio::time::timeout(ms(10_000), woken).await;
+    woken.expect("it was put off").unwrap().unwrap();
 }
 
 /// Hears every command that a server carries out.

@@ -422,6 +422,32 @@ async fn vote_whose_answer_was_lost_is_given_back() {
     }
 }
 
+/// The connection to one node breaks after its answer has come, and before it can be told that the attempt has come to nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn vote_of_a_node_that_is_lost_is_given_back() {
+    let nodes = Deployment::with(5, ms(60_000), "node_timeout=1900ms");
+    nodes.has_stood_a_while();
+    let (proxies, url) = nodes.through_proxies().await;
+    let locks = Locks::connect(url).await.unwrap();
+    nodes.nodes[..3].iter().for_each(|node| take(node, "x"));
+    proxies[4].set(Link::HangBack);
+    let attempt = tokio::spawn({
+        let locks = locks.clone();
+        async move { locks.lock("x").ttl(ms(60_000)).try_acquire().await }
+    });
+    eventually("it has granted", || !is_free(&nodes.nodes[3], "x")).await;
+    // Its answer comes.
+    tokio::time::sleep(ms(300)).await;
+    proxies[3].set(Link::Refuse);
+    proxies[4].set(Link::Open);
+    assert!(attempt.await.unwrap().unwrap().is_none());
+    assert!(!is_free(&nodes.nodes[3], "x"), "it was told");
+    proxies[3].set(Link::Open);
+    for node in &nodes.nodes[3..] {
+        eventually("the vote is given back", || is_free(node, "x")).await;
+    }
+}
+
 /// As above, while the votes of other nodes say again and again that the token is too low.
 #[tokio::test(flavor = "multi_thread")]
 async fn vote_lost_while_others_are_ahead_is_given_back() {

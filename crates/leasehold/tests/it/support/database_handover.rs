@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use leasehold::engine::{Attempt, Wake};
-use leasehold::{Claim, ClaimId, LockName, Locks, Ttl};
+use leasehold::{Claim, ClaimId, FencingToken, LockName, Locks, Ttl};
 
 const fn ms(count: u64) -> Duration {
     Duration::from_millis(count)
@@ -103,4 +103,122 @@ pub async fn a_queue_that_is_left(url: &str) {
     locks.broker().leave_queue(&waiter).await.unwrap();
     assert_eq!(mailboxes(), 0);
     holder.release().await.unwrap();
+}
+
+/// The process of the claims that have left lives on, so that each of them would be offered the lock.
+pub async fn waiters_that_have_left(url: &str) {
+    let locks = Locks::connect(url).await.unwrap();
+    let holder = locks.lock("x").ttl(LONG).acquire().await.unwrap();
+    let left: Vec<_> = (0..10).map(|_| claim()).collect();
+    for claim in &left {
+        let refused = locks.engine().try_acquire(claim).await;
+        assert!(matches!(refused, Ok(Attempt::Held(_))), "{refused:?}");
+    }
+    let next = tokio::spawn(locks.lock("x").ttl(LONG).wait(LONG).acquire());
+    until_queued(&locks, 11).await;
+    for claim in &left {
+        locks.broker().leave_queue(claim).await.unwrap();
+    }
+    assert_eq!(locks.inspect("x").await.unwrap().waiters.len(), 1);
+    let began = Instant::now();
+    holder.release().await.unwrap();
+    let next = tokio::time::timeout(SOON, next).await;
+    let next = next.expect("it was forgotten").unwrap().unwrap();
+    // Ten offers that nobody takes up last for five seconds.
+    let took = began.elapsed();
+    assert!(took < ms(3500), "{took:?}");
+    next.release().await.unwrap();
+}
+
+/// A shared claim waits behind an exclusive one, while others share the lock.
+pub async fn a_waiter_behind_one_that_leaves(url: &str) {
+    let locks = Locks::connect(url).await.unwrap();
+    let shared = || locks.lock("x").shared().ttl(LONG);
+    let _holder = shared().acquire().await.unwrap();
+    let exclusive = claim();
+    let refused = locks.engine().try_acquire(&exclusive).await;
+    assert!(matches!(refused, Ok(Attempt::Held(_))), "{refused:?}");
+    let next = tokio::spawn(shared().wait(LONG).acquire());
+    until_queued(&locks, 2).await;
+    locks.broker().leave_queue(&exclusive).await.unwrap();
+    let next = tokio::time::timeout(SOON, next).await;
+    let next = next.expect("it was forgotten").unwrap().unwrap();
+    assert!(next.is_valid());
+}
+
+/// A client of a server may come back through another one while the first still waits for it.
+pub async fn a_waiter_that_came_back_elsewhere(url: &str) {
+    let one = Locks::connect(url).await.unwrap();
+    let other = Locks::connect(elsewhere(url)).await.unwrap();
+    let holder = one.lock("x").ttl(LONG).acquire().await.unwrap();
+    let waiter = claim();
+    for locks in [&one, &other] {
+        let queued = locks.engine().try_acquire(&waiter).await;
+        assert!(matches!(queued, Ok(Attempt::Held(_))), "{queued:?}");
+    }
+    one.broker().leave_queue(&waiter).await.unwrap();
+    assert_eq!(one.inspect("x").await.unwrap().waiters.len(), 1);
+    holder.release().await.unwrap();
+    let woken = tokio::time::timeout(SOON, other.engine().wait(&waiter)).await;
+    woken.expect("it was forgotten").unwrap();
+}
+
+/// The same server with a listener of its own, as another process has.
+fn elsewhere(url: &str) -> String {
+    format!("{url}?sslmode=disable")
+}
+
+/// A waiter was offered the lock, has checked its lease in a transaction, and does not renew it: nobody else can be let in before the transaction ends.
+/// Other waiters of the process are served meanwhile.
+pub async fn a_transaction_that_outlasts_its_offer<T>(
+    url: &str,
+    check: impl AsyncFn(FencingToken) -> Option<T>,
+    commit: impl AsyncFnOnce(T),
+) {
+    let locks = Locks::connect(url).await.unwrap();
+    let far = Locks::connect(elsewhere(url)).await.unwrap();
+    let engine = locks.engine();
+    let other = far.lock("y").ttl(LONG).acquire().await.unwrap();
+    let (mut held, next) = (claim(), claim());
+    engine.try_acquire(&held).await.unwrap();
+    let transaction = loop {
+        let offered = claim();
+        let queued = engine.try_acquire(&offered).await.unwrap();
+        assert!(matches!(queued, Attempt::Held(_)), "{queued:?}");
+        let queued = engine.try_acquire(&next).await.unwrap();
+        assert!(matches!(queued, Attempt::Held(_)), "{queued:?}");
+        engine.release(&held).await.unwrap();
+        if let Wake::Granted(grant) = engine.wait(&offered).await.unwrap()
+            && let Some(transaction) = check(grant.token).await
+        {
+            break transaction;
+        }
+        // The offer was over by then.
+        for claim in [&offered, &next] {
+            engine.release(claim).await.unwrap();
+        }
+        held = claim();
+        engine.try_acquire(&held).await.unwrap();
+    };
+    let waiting = tokio::spawn(locks.lock("y").wait(LONG).acquire());
+    until("it queues", async || {
+        far.inspect("y").await.unwrap().waiters.len() == 1
+    })
+    .await;
+    tokio::time::sleep(ms(1500)).await;
+    other.release().await.unwrap();
+    let served = tokio::time::timeout(SOON, waiting).await;
+    drop(served.expect("it was not served").unwrap().unwrap());
+    let offers = engine.wait(&next);
+    let early = tokio::time::timeout(ms(1000), offers).await;
+    assert!(!matches!(early, Ok(Ok(Wake::Granted(_)))), "{early:?}");
+    commit(transaction).await;
+    until("it enters", async || {
+        let woken = tokio::time::timeout(SOON, engine.wait(&next)).await;
+        match woken.expect("it was forgotten").unwrap() {
+            Wake::Granted(_) => true,
+            _ => matches!(engine.try_acquire(&next).await, Ok(Attempt::Granted(_))),
+        }
+    })
+    .await;
 }

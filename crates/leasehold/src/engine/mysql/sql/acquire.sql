@@ -1,11 +1,12 @@
--- One attempt. If it is refused and p_number is not null, the claim is in the queue afterwards; p_listener and p_number say where its notices go.
+-- One attempt. If it is refused and p_number is not null, the claim is in the queue afterwards; p_listener and p_number say where its notices go. If it is
+-- refused and p_leaves is true, the claim leaves the queue: an entry that it has with this listener is removed. Otherwise an entry stays.
 --
 -- Returns the outcome (granted, held, or mismatch if others count the permits differently or the claim holds the lock in another mode), the token (for a mismatch:
 -- that other mode), the server's time, the milliseconds until the first holder expires, how many waiters are ahead, how many hold the lock, and notices to other
 -- waiters of the calling process.
 CREATE PROCEDURE leasehold_acquire(
   p_name VARBINARY(255), p_claim BINARY(32), p_mode INT, p_ttl BIGINT, p_listener {listener_id}, p_number BIGINT,
-  p_owner VARBINARY(255), p_host VARBINARY(255), p_pid BIGINT, p_reason VARBINARY(1024)
+  p_owner VARBINARY(255), p_host VARBINARY(255), p_pid BIGINT, p_reason VARBINARY(1024), p_leaves BOOLEAN
 )
 SQL SECURITY INVOKER
 BEGIN
@@ -63,7 +64,7 @@ BEGIN
           UPDATE leasehold_waiters SET listener = p_listener, number = p_number, mode = p_mode, ttl = p_ttl
           WHERE position = v_position;
         END IF;
-      ELSE
+      ELSEIF NOT p_leaves OR v_held = 0 OR v_held_mode <> 0 THEN
         -- A waiter that asks again may do so with another mode or TTL: these count from now on.
         UPDATE leasehold_waiters SET mode = p_mode, ttl = p_ttl WHERE name = p_name AND claim = p_claim;
       END IF;
@@ -79,7 +80,21 @@ BEGIN
         IF v_position IS NOT NULL OR v_rank > 0 OR NOT (v_held = 0
           OR (p_mode <> 0 AND v_held_mode = p_mode AND (p_mode = -1 OR v_held < p_mode)))
         THEN
-          SET v_outcome = 'held', v_left = CEIL((v_first - v_now) / 1000);
+          SET v_outcome = 'held';
+          IF p_leaves AND v_rank > 0 THEN
+            DELETE FROM leasehold_waiters WHERE name = p_name AND claim = p_claim AND listener = p_listener;
+            IF ROW_COUNT() = 1 THEN
+              SET v_rank = v_rank - 1;
+              IF v_held_mode <> 0 THEN
+                -- Those behind it may fit beside the holders.
+                CALL leasehold_admit(p_name, v_now, NULL, p_listener, v_first, v_last, v_notices, v_wake);
+                SELECT MIN(expires_at) INTO v_first FROM leasehold_holders WHERE name = p_name;
+              END IF;
+              -- It may have been the only one that knew when the lock ends.
+              CALL leasehold_tell_first(p_name, v_first, v_now, p_listener, v_notices, v_wake);
+            END IF;
+          END IF;
+          SET v_left = CEIL((v_first - v_now) / 1000);
         END IF;
       END IF;
     END IF;

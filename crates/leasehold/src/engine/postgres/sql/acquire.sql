@@ -1,4 +1,5 @@
--- One attempt. If it is refused and p_listener is not null, the claim is in the queue afterwards; p_listener and p_number say where its notices go.
+-- One attempt. If it is refused and p_listener is not null, the claim is in the queue afterwards; p_listener and p_number say where its notices go. If it is
+-- refused and p_leaves is not null, the claim leaves the queue: an entry that it has with this listener is removed. If both are null, an entry stays.
 --
 -- outcome is granted, held, or mismatch if others count the permits differently or the claim holds the lock in another mode; token is the claim's, or
 -- for a mismatch that other mode. For held, left_ms is the time until the first holder expires, and is_next whether nobody waits before the claim.
@@ -6,7 +7,7 @@
 -- The most frequent cases come first: a free lock, and one that another claim holds exclusively.
 CREATE OR REPLACE FUNCTION leasehold.acquire(
   p_name text, p_claim bytea, p_mode integer, p_ttl bigint, p_listener text, p_number bigint,
-  p_owner text, p_host text, p_pid bigint, p_reason text, p_patience bigint,
+  p_owner text, p_host text, p_pid bigint, p_reason text, p_leaves text, p_patience bigint,
   OUT outcome text, OUT token bigint, OUT now_us bigint, OUT left_ms bigint, OUT is_next boolean
 )
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -113,6 +114,13 @@ BEGIN
         -- A renewal, which takes no turn, may have cut the lock short and found no waiter to notify: so the time is read again.
         UPDATE leasehold.holders h SET queued = true WHERE h.name = p_name AND h.slot = ''
         RETURNING h.claim, h.expires_at INTO v_lock.claim, v_lock.expires_at;
+      END IF;
+    ELSIF p_leaves IS NOT NULL AND v_lock.queued THEN
+      DELETE FROM leasehold.waiters w WHERE w.name = p_name AND w.claim = p_claim AND w.listener = p_leaves;
+      IF FOUND AND NOT v_is_full THEN
+        -- Those behind it may fit beside the holders.
+        v_offers := v_offers + (leasehold.admit(p_name, v_now, leasehold.held(v_lock), v_lock.mode, NULL, NULL, NULL)).offers;
+        SELECT * INTO v_lock FROM leasehold.holders h WHERE h.name = p_name AND h.slot = '';
       END IF;
     END IF;
     IF v_lock.claim IS NULL THEN

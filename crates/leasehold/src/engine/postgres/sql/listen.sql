@@ -54,6 +54,10 @@ BEGIN
       FROM leasehold.waiters w WHERE w.name = v_name AND w.listener = p_listener AND NOT w.lapsed ORDER BY w.position LIMIT 1;
     -- If another call has the turn, that one does the same.
     ELSIF leasehold.try_turn(v_name) THEN
+      -- A transaction that has checked the lease may still be open. A beat does not wait for it, since messages for waiters of other locks come over this session.
+      CONTINUE WHEN EXISTS (
+        SELECT FROM leasehold.holders h WHERE h.name = v_name AND h.claim IS NOT NULL AND h.expires_at <= v_now
+          AND NOT pg_try_advisory_xact_lock(hashtextextended(h.name, h.token)));
       v_lock := leasehold.expire(v_name, p_listener, v_now, v_now);
       PERFORM leasehold.admit(v_name, v_now, leasehold.held(v_lock), v_lock.mode, p_listener, NULL, NULL);
     END IF;
