@@ -10,6 +10,7 @@ import time
 class Proxy:
     """Passes connections on to a server. `lose_answers(n)`: the next n answers are dropped, with their connection. `broken`: nobody gets through.
 
+    `garble`: the body that every answer gets instead of its own.
     `ends_after_loss`: once an answer was lost, connections are refused.
     `slow`: what is in requests that arrive late, by `delay` seconds; `delayed` is set when there is one.
     """
@@ -22,6 +23,7 @@ class Proxy:
         self.lost = 0
         self.broken = False
         self.ends_after_loss = False
+        self.garble: bytes | None = None
         self.slow = b""
         self.delay = 1.0
         self.delayed = threading.Event()
@@ -69,6 +71,8 @@ class Proxy:
             while data := source.recv(65536):
                 if answers and self._loses_this():
                     break
+                if answers and self.garble is not None:
+                    data = _with_body(data, self.garble)
                 if not answers and self.slow and self.slow in data:
                     self.delayed.set()
                     time.sleep(self.delay)
@@ -89,6 +93,13 @@ class Proxy:
             if self.ends_after_loss:
                 _shut(self._listener)
             return True
+
+
+def _with_body(answer: bytes, body: bytes) -> bytes:
+    """The answer with another body."""
+    head, _, _ = answer.partition(b"\r\n\r\n")
+    lines = [line for line in head.split(b"\r\n") if not line.lower().startswith(b"content-length:")]
+    return b"\r\n".join([*lines, b"content-length: %d" % len(body), b"", body])
 
 
 def _shut(connection: socket.socket) -> None:

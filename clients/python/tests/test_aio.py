@@ -153,6 +153,87 @@ def test_a_dead_server_means_loss_when_validity_ends(tmp_path: Path, lock: str) 
     run(server, test)
 
 
+def test_a_loss_is_told_while_a_renewal_hangs(server: Server, lock: str) -> None:
+    proxy = Proxy(server.address)
+    proxy.slow, proxy.delay = b"/renew", 30.0
+
+    async def test(_: AsyncClient) -> None:
+        async with AsyncClient(proxy.url, timeout=20) as through:
+            lease = await through.hold(lock, ttl="3s")
+            renewal = asyncio.create_task(lease.renew())
+            assert await asyncio.to_thread(proxy.delayed.wait, 20)
+            await asyncio.wait_for(lease.lost.wait(), 10)
+            assert not renewal.done()
+            renewal.cancel()
+
+    run(server, test)
+    proxy.close()
+
+
+def test_a_callback_that_awaits_runs_to_its_end(server: Server, lock: str) -> None:
+    async def test(client: AsyncClient) -> None:
+        told = asyncio.Event()
+
+        async def on_loss(lease: AsyncLease) -> None:
+            await asyncio.sleep(0.2)
+            told.set()
+
+        with pytest.raises(LeaseLost):
+            async with client.hold(lock, ttl="3s", on_loss=on_loss):
+                await client.force_release(lock)
+                await asyncio.sleep(60)
+        await asyncio.wait_for(told.wait(), 10)
+
+    run(server, test)
+
+
+@pytest.mark.parametrize("body", [b"", b"{}"])
+def test_a_renewal_that_cannot_be_read_is_tried_again(server: Server, lock: str, body: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    proxy = Proxy(server.address)
+
+    async def test(_: AsyncClient) -> None:
+        async with AsyncClient(proxy.url) as through:
+            lease = await through.hold(lock, ttl="6s")
+            proxy.garble = body
+
+            async def failed() -> bool:
+                return f"{lock!r} could not be renewed" in caplog.text
+
+            await eventually(failed)
+            proxy.garble = None
+            before = lease._until
+
+            async def renewed() -> bool:
+                return lease._until > before
+
+            await eventually(renewed)
+            await lease.release()
+
+    run(server, test)
+    proxy.close()
+
+
+@pytest.mark.parametrize("call", ["acquire", "once_per"])
+@pytest.mark.parametrize("body", [b"<html>", b"", b"{}"])
+def test_a_grant_that_cannot_be_read_is_given_up(server: Server, lock: str, call: str, body: bytes) -> None:
+    proxy = Proxy(server.address)
+    proxy.garble = body
+
+    async def test(client: AsyncClient) -> None:
+        async with AsyncClient(proxy.url, timeout=5) as through:
+            with pytest.raises(UnexpectedAnswer) as raised:
+                await (through.acquire(lock, ttl="5m") if call == "acquire" else through.once_per(lock, "1h", ttl="5m"))
+            assert raised.value.effect == "unknown"
+
+            async def free() -> bool:
+                return (await client.show(lock)).holders == []
+
+            await eventually(free)
+
+    run(server, test)
+    proxy.close()
+
+
 def test_a_lost_answer_costs_nothing(server: Server, lock: str) -> None:
     proxy = Proxy(server.address)
 
@@ -249,6 +330,25 @@ def test_answers_in_chunks_and_on_one_connection(lock: str) -> None:
 
     asyncio.run(asyncio.wait_for(main(), 20))
     assert connections == 1
+
+
+def test_an_answer_without_a_length_is_read_to_its_end(lock: str) -> None:
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        for part in (b'HTTP/1.1 200 OK\r\n\r\n{"name":"x","hol', b'ders":[],"waiters":[]}'):
+            writer.write(part)
+            await writer.drain()
+            await asyncio.sleep(0.2)
+        writer.close()
+
+    async def main() -> None:
+        listener = await asyncio.start_server(speak, "127.0.0.1", 0)
+        port = listener.sockets[0].getsockname()[1]
+        async with AsyncClient(f"http://127.0.0.1:{port}", timeout=5) as client:
+            assert (await client.show(lock)).name == "x"
+        listener.close()
+
+    asyncio.run(asyncio.wait_for(main(), 20))
 
 
 def test_a_run_whose_success_fails_is_released(server: Server, lock: str) -> None:

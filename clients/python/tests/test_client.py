@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from datetime import timedelta
 from pathlib import Path
 
@@ -153,6 +154,27 @@ def test_a_callback_that_raises_is_logged(client: Client, lock: str, caplog: pyt
             eventually(lambda: "callback" in caplog.text)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("callback", ["blocks", "exits"])
+def test_a_callback_does_not_hide_other_losses(tmp_path: Path, lock: str, callback: str) -> None:
+    called, done = threading.Event(), threading.Event()
+
+    def on_loss(lost: Lease) -> None:
+        called.set()
+        if callback == "exits":
+            sys.exit("a test")
+        done.wait(60)
+
+    server = Server(tmp_path)
+    with Client(server.url) as client:
+        first = client.hold(lock, ttl="2s", on_loss=on_loss)
+        second = client.hold(f"{lock}/second", ttl="4s")
+        server.stop()
+        assert first.lost.wait(10) and called.wait(10)
+        assert second.lost.wait(10)
+    done.set()
+
+
 def test_a_dead_server_means_loss_when_validity_ends(tmp_path: Path, lock: str) -> None:
     server = Server(tmp_path)
     with Client(server.url) as client:
@@ -231,6 +253,32 @@ def test_a_lost_grant_is_given_up_after_a_refusal(server: Server, client: Client
         with pytest.raises(Unavailable) as raised:
             through.acquire(lock, wait=0) if call == "acquire" else through.once_per(lock, "1h")
         assert raised.value.effect == "unknown" and proxy.lost == 1
+    proxy.close()
+
+
+@pytest.mark.parametrize("call", ["acquire", "once_per"])
+@pytest.mark.parametrize("body", [b"<html>", b"", b"[]", b"{}"])
+def test_a_grant_that_cannot_be_read_is_given_up(server: Server, client: Client, lock: str, call: str, body: bytes) -> None:
+    proxy = Proxy(server.address)
+    proxy.garble = body
+    with Client(proxy.url, timeout=5) as through:
+        with pytest.raises(UnexpectedAnswer) as raised:
+            through.acquire(lock, ttl="5m") if call == "acquire" else through.once_per(lock, "1h", ttl="5m")
+        assert raised.value.effect == "unknown"
+        eventually(lambda: client.show(lock).holders == [])
+    proxy.close()
+
+
+def test_a_renewal_that_cannot_be_read_is_tried_again(server: Server, lock: str, caplog: pytest.LogCaptureFixture) -> None:
+    proxy = Proxy(server.address)
+    with Client(proxy.url) as through:
+        lease = through.hold(lock, ttl="6s")
+        proxy.garble = b"{}"
+        eventually(lambda: f"{lock!r} could not be renewed" in caplog.text)
+        proxy.garble = None
+        before = lease._until
+        eventually(lambda: lease._until > before)
+        lease.release()
     proxy.close()
 
 
@@ -346,6 +394,16 @@ def test_bad_values_are_refused(client: Client, lock: str) -> None:
     for url in ("127.0.0.1:7654", "ftp://host", "http://", "http://user:secret@host", "http://host/?a=b"):
         with pytest.raises(ValueError):
             Client(url)
+
+
+@pytest.mark.parametrize(
+    "url", ["user:s3cret@host", "htp://user:s3cret@host", "http://user:s3cret@", "http://user:s3cret/@host", "http://user:s3cret?@host", "http://user:1/s3cret@host"]
+)
+def test_a_bad_url_is_refused_without_its_secret(url: str) -> None:
+    with pytest.raises(ValueError) as raised:
+        Client(url)
+    shown = "".join(traceback.format_exception(raised.type, raised.value, None))
+    assert "s3cret" not in shown
 
 
 def test_durations() -> None:

@@ -26,4 +26,13 @@ impl Console {
             passed_on: BTreeSet::new(),
         })
     }
+
+    /// For a hook: the terminal stays with this process, and signals are kept for CMD.
+    pub(crate) fn of_hook() -> Outcome<Self> {
+        Ok(Self {
+            signals: Signals::of_children()?,
+            terminal: None,
+            passed_on: BTreeSet::new(),
+        })
+    }
 }

@@ -6,12 +6,16 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use leasehold::Lease;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-use crate::exit;
+use crate::child::Child;
+use crate::console::Console;
+use crate::exit::{self, Failure, Outcome};
 use crate::held;
 use crate::output::{self, age::age};
+use crate::supervise::End;
 use crate::work::{self, Work};
 
 /// For how long a hook may run.
@@ -39,15 +43,56 @@ impl Event {
 }
 
 impl Work<'_> {
-    /// Runs the hook for this event, if there is one, and waits until it has ended. A hook that fails is a warning: it does not change
-    /// the outcome.
+    /// Runs the hook for an acquired lock, if there is one, and waits until it has ended. It is terminated as CMD is if the lease can no longer be relied on:
+    /// how it ended then, and CMD must not be started.
+    pub(crate) async fn run_acquire_hook(&self, lease: &Lease) -> Outcome<Option<End>> {
+        let token = Some(lease.token().get());
+        let Some(command) = self.hook(Event::Acquired, token) else {
+            return Ok(None);
+        };
+        let mut console = Console::of_hook()?;
+        let child = match Child::spawn(command, false) {
+            Ok(child) => child,
+            Err(Failure::Start { cause, .. }) => {
+                warn(Event::Acquired, &format!("could not be started: {cause}"));
+                return Ok(None);
+            }
+            Err(failure) => return Err(failure),
+        };
+        let mut supervisor = self.supervisor("the hook --on-acquire", child, lease, &mut console);
+        match tokio::time::timeout(LIMIT, supervisor.until_end()).await {
+            Ok(End::Exited(0)) => {}
+            Ok(End::Exited(code)) => warn(Event::Acquired, &format!("ended with {code}")),
+            Ok(end) => return Ok(Some(end)),
+            Err(_) => {
+                let what = match supervisor.kill().await.is_empty() {
+                    true => format!("was killed after {}", age(LIMIT)),
+                    false => format!("could not be killed after {} and still runs", age(LIMIT)),
+                };
+                warn(Event::Acquired, &what);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Runs the hook for an event after which no lock is held, if there is one, and waits until it has ended. A hook that fails is a warning: it does not
+    /// change the outcome.
     pub(crate) async fn run_hook(&self, event: Event, token: Option<u64>) {
+        let Some(command) = self.hook(event, token) else {
+            return;
+        };
+        if let Err(why) = run(command).await {
+            warn(event, &why);
+        }
+    }
+
+    fn hook(&self, event: Event, token: Option<u64>) -> Option<Command> {
         let hook = match event {
             Event::Acquired => &self.hooks.on_acquire,
             Event::Lost => &self.hooks.on_lost,
             Event::Skipped => &self.on_skip,
         };
-        let Some(hook) = hook else { return };
+        let hook = hook.as_ref()?;
         let mut command = Command::new("sh");
         command.arg("-c").arg(hook);
         work::set_environment(&mut command, self.context, self.request, token);
@@ -56,21 +101,22 @@ impl Work<'_> {
             // Secrets that a hook does not need, even if an enclosing run has set them.
             .env_remove("LEASEHOLD_CLAIM")
             .env_remove(held::VARIABLE);
-        if let Err(why) = run(command).await {
-            output::warn(&format!("warning: the hook --on-{} {why}", event.name()));
-        }
+        // Stdout is CMD's.
+        let stderr = io::stderr().as_fd().try_clone_to_owned();
+        command
+            .stdin(Stdio::null())
+            .stdout(stderr.map_or_else(|_| Stdio::null(), Stdio::from));
+        Some(command)
     }
+}
+
+fn warn(event: Event, what: &str) {
+    output::warn(&format!("warning: the hook --on-{} {what}", event.name()));
 }
 
 /// Fails with what went wrong.
 async fn run(mut command: Command) -> Result<(), String> {
-    // Stdout is CMD's.
-    let stderr = io::stderr().as_fd().try_clone_to_owned();
-    command
-        .stdin(Stdio::null())
-        .stdout(stderr.map_or_else(|_| Stdio::null(), Stdio::from))
-        .process_group(0);
-    let started = command.spawn();
+    let started = command.process_group(0).spawn();
     let mut child = started.map_err(|cause| format!("could not be started: {cause}"))?;
     let end = Instant::now() + LIMIT;
     loop {

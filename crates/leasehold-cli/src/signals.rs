@@ -40,13 +40,14 @@ impl Signals {
         of_command()
             .filter(|signal| !child::is_ignored(*signal))
             .chain(OWN)
-            .map(|signal| {
-                unix::signal(SignalKind::from_raw(signal as i32))
-                    .map(|stream| (signal, stream))
-                    .map_err(|cause| unexpected("cannot listen for signals", cause))
-            })
+            .map(|signal| Ok((signal, stream(signal)?)))
             .collect::<Outcome<_>>()
             .map(Self)
+    }
+
+    /// Only the ends of child processes. Other signals wait until someone else listens again.
+    pub(crate) fn of_children() -> Outcome<Self> {
+        Ok(Self(vec![(Signal::SIGCHLD, stream(Signal::SIGCHLD)?)]))
     }
 
     /// Waits for the next signal.
@@ -59,4 +60,9 @@ impl Signals {
         })
         .await
     }
+}
+
+fn stream(signal: Signal) -> Outcome<unix::Signal> {
+    unix::signal(SignalKind::from_raw(signal as i32))
+        .map_err(|cause| unexpected("cannot listen for signals", cause))
 }

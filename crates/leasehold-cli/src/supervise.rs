@@ -97,6 +97,8 @@ impl Debug for RevokeListener {
 
 #[derive(Debug)]
 pub(crate) struct Supervisor<'a> {
+    /// What runs, as messages name it.
+    pub(crate) what: &'static str,
     pub(crate) revoke: Option<RevokeListener>,
     pub(crate) child: Child,
     pub(crate) watchdog: Watchdog,
@@ -115,13 +117,22 @@ impl Supervisor<'_> {
     pub(crate) async fn until_end(&mut self) -> End {
         let mut end = self.watch().await;
         if self.watchdog.dismiss() && matches!(end, End::Exited(_)) {
-            let what = "the command was terminated by the watchdog because leasehold itself was stopped, and could not renew the lease";
-            end = End::Terminated(what.to_owned());
+            end = End::Terminated(format!(
+                "{} was terminated by the watchdog because leasehold itself was stopped, and could not renew the lease",
+                self.what
+            ));
         }
         if let Some(terminal) = &mut self.console.terminal {
             terminal.take_back();
         }
         end
+    }
+
+    /// Kills what runs, whatever the lease says. Returns the groups that could not be killed.
+    pub(crate) async fn kill(&mut self) -> BTreeSet<Pid> {
+        let groups = self.terminate(self.clock.now()).await;
+        self.watchdog.dismiss();
+        groups
     }
 
     async fn watch(&mut self) -> End {
@@ -151,7 +162,8 @@ impl Supervisor<'_> {
                 let groups = self.terminate(kill_at).await;
                 return match groups.is_empty() {
                     true => End::Terminated(format!(
-                        "the command was terminated because the lease could not be kept: {why}"
+                        "{} was terminated because the lease could not be kept: {why}",
+                        self.what
                     )),
                     false => End::StillRuns { why, groups },
                 };

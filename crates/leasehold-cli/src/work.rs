@@ -42,30 +42,45 @@ pub(crate) struct Work<'a> {
 impl Work<'_> {
     /// Runs CMD until it has ended or was terminated.
     pub(crate) async fn run(&self, lease: &Lease, console: &mut Console) -> Outcome<End> {
-        let limits = Limits {
-            ttl: self.request.ttl.get(),
-            max_hold: self.request.max_hold,
-        };
         // This process may have been stopped since the lock was granted.
         if !lease.is_valid() {
-            let why = supervise::loss_reason(&lease.view(), limits);
+            let why = supervise::loss_reason(&lease.view(), self.limits());
             let what =
                 format!("the command was not started because the lease could not be kept: {why}");
             return Ok(End::Terminated(what));
         }
         let child = spawn(self.command(lease)?, console.terminal.as_mut())?;
-        let mut supervisor = Supervisor {
+        let mut supervisor = self.supervisor("the command", child, lease, console);
+        supervisor.revoke = self.on_revoke.map(|signal| listen(signal, lease.view()));
+        Ok(supervisor.until_end().await)
+    }
+
+    fn limits(&self) -> Limits {
+        Limits {
+            ttl: self.request.ttl.get(),
+            max_hold: self.request.max_hold,
+        }
+    }
+
+    pub(crate) fn supervisor<'a>(
+        &self,
+        what: &'static str,
+        child: Child,
+        lease: &Lease,
+        console: &'a mut Console,
+    ) -> Supervisor<'a> {
+        Supervisor {
+            what,
             watchdog: Watchdog::of(child.group()),
             child,
             lease: lease.view(),
             clock: self.locks.engine().about().clock,
-            limits,
+            limits: self.limits(),
             longest_validity: Duration::ZERO,
-            revoke: self.on_revoke.map(|signal| listen(signal, lease.view())),
+            revoke: None,
             console,
             stopped: BTreeSet::new(),
-        };
-        Ok(supervisor.until_end().await)
+        }
     }
 
     fn command(&self, lease: &Lease) -> Outcome<Command> {

@@ -76,7 +76,9 @@ impl<S: Sync> FromRequestParts<S> for Client {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
-        let client: Self = parts.extensions.get().cloned().unwrap_or_default();
+        // Without a connection of this crate, as in the server of another service, nobody knows who ends it.
+        let unknown = || Self::default().behind_proxy(true);
+        let client = parts.extensions.get().cloned().unwrap_or_else(unknown);
         let mut marks = PROXY_MARKS.iter();
         Ok(client.behind_proxy(marks.any(|mark| parts.headers.contains_key(*mark))))
     }

@@ -15,7 +15,8 @@
 //! a later one has got the lock.
 //!
 //! A request may also arrive after the one that was sent later, as when its connection stood still until its client had come back over another one. So it is
-//! remembered which claims have got the lock through this server: what such a request leaves behind takes nothing away from them.
+//! remembered which claims have got the lock through this server: what such a request leaves behind takes nothing away from them. A server that was started
+//! since does not know them any more: so a claim of which it has seen no attempt is never released, it only leaves the queue.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -86,6 +87,10 @@ struct Place {
     /// Counts them, so that a timer of an earlier one does nothing.
     visits: u64,
     is_being_given_up: bool,
+    /// Whether an attempt of the claim was made through this server. If not, another one may have granted it, or this one before it was started.
+    was_attempted: bool,
+    /// The claim was released while there were requests for it.
+    was_released: bool,
     /// How many renewals of its claim are under way: it is not given up before they have ended.
     renewals: usize,
     /// A later request has come.
@@ -131,12 +136,32 @@ impl Places {
         self.known().contains_key(id)
     }
 
-    /// A request for a place begins. If the place is just being given up, it begins after that. A place that is new takes a slot.
+    /// A request for a place begins, which makes an attempt. If the place is just being given up, it begins after that. A place that is new takes a slot.
     pub(crate) async fn visit(
         self: &Arc<Self>,
         claim: &Claim,
         leaving: Leaving,
         slot: impl Fn() -> Result<Option<Slot>, Problem>,
+    ) -> Result<Visit, Problem> {
+        self.begin(claim, leaving, slot, true).await
+    }
+
+    /// The same for a request that only waits. What it leaves behind takes no lock away, unless an attempt was made as well.
+    pub(crate) async fn visit_to_wait(
+        self: &Arc<Self>,
+        claim: &Claim,
+        leaving: Leaving,
+        slot: impl Fn() -> Result<Option<Slot>, Problem>,
+    ) -> Result<Visit, Problem> {
+        self.begin(claim, leaving, slot, false).await
+    }
+
+    async fn begin(
+        self: &Arc<Self>,
+        claim: &Claim,
+        leaving: Leaving,
+        slot: impl Fn() -> Result<Option<Slot>, Problem>,
+        attempts: bool,
     ) -> Result<Visit, Problem> {
         loop {
             let settled = self.settled.notified();
@@ -149,6 +174,8 @@ impl Places {
                         open: 0,
                         visits: 0,
                         is_being_given_up: false,
+                        was_attempted: false,
+                        was_released: false,
                         renewals: 0,
                         visited: Arc::default(),
                         queues: false,
@@ -166,6 +193,8 @@ impl Places {
                     place.open += 1;
                     place.visits += 1;
                     place.queues |= leaving != Leaving::NoPlace;
+                    place.was_attempted |= attempts;
+                    place.was_released = false;
                     place.claim = claim.clone();
                     place.visited.notify_waiters();
                     return Ok(Visit {
@@ -235,7 +264,16 @@ impl Places {
         }
     }
 
-    /// The claim was released, or the lock is only kept for a while. A request that still waits for it may queue again, and then has its place to give up.
+    /// The claim is about to be released: requests that still wait for it end, and what they leave behind is given up at once.
+    pub(crate) fn end_requests(&self, id: &ClaimId) {
+        if let Some(place) = self.known().get_mut(id).filter(|it| it.open > 0) {
+            place.visits += 1;
+            place.was_released = true;
+            place.visited.notify_waiters();
+        }
+    }
+
+    /// The claim was released, or the lock is only kept for a while. A request that is still open may have made another attempt, and then has its place to give up.
     pub(crate) fn released(&self, id: &ClaimId, is_kept: bool) {
         if !is_kept {
             self.granted().ends.remove(id);
@@ -266,6 +304,9 @@ impl Places {
                 }
                 // It had one from an earlier request, and does not want it any more.
                 Leaving::NoPlace => (place.visits, Leaving::AtOnce),
+                Leaving::Later(_) | Leaving::BrokenOff(_) if place.was_released => {
+                    (place.visits, Leaving::AtOnce)
+                }
                 leaving => (place.visits, leaving),
             }
         };
@@ -279,7 +320,7 @@ impl Places {
         if let Leaving::Later(time) | Leaving::BrokenOff(time) = leaving {
             tokio::time::sleep(time).await;
         }
-        let claim = loop {
+        let (claim, was_attempted) = loop {
             let settled = self.settled.notified();
             {
                 let mut known = self.known();
@@ -296,13 +337,13 @@ impl Places {
                         return;
                     }
                     place.is_being_given_up = true;
-                    break place.claim.clone();
+                    break (place.claim.clone(), place.was_attempted);
                 }
             }
             settled.await;
         };
         // A request that came too late leaves the lock to the one that got it.
-        let is_nobodys = self.alone && !self.is_granted(&id);
+        let is_nobodys = self.alone && was_attempted && !self.is_granted(&id);
         // If it fails, the entry ends as that of a dead waiter.
         match is_nobodys || leaving == Leaving::Own {
             true => drop(self.broker.release(&claim).await),

@@ -29,7 +29,8 @@ pub(crate) use show::visible;
 /// What a route answers.
 pub(crate) type Answer<T> = Result<axum::Json<T>, Problem>;
 
-/// The routes of a server, to be served or nested in a router of another service.
+/// The routes of a server, to be served or nested in a router of another service. There it is not known who has ended a hold stream: its lock stays until the
+/// time that the client was told is over.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]

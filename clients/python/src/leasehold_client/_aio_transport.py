@@ -72,10 +72,18 @@ class Connection:
         length = headers.get("content-length")
         if length is None:
             self.reusable = False
-            return await self._reader.read(MOST_BODY_BYTES)
+            return await self._read_to_end()
         if not length.isdigit() or int(length) > MOST_BODY_BYTES:
             raise _BadAnswer("the length of the answer cannot be right")
         return await self._reader.readexactly(int(length))
+
+    async def _read_to_end(self) -> bytes:
+        body = b""
+        while more := await self._reader.read(64 * 1024):
+            body += more
+            if len(body) > MOST_BODY_BYTES:
+                raise _BadAnswer("the answer is too long")
+        return body
 
     async def _read_chunks(self) -> bytes:
         body = b""

@@ -14,8 +14,8 @@ from typing import Any, Mapping, Sequence
 from urllib.parse import quote, urlencode, urlsplit
 
 from ._clock import Duration, milliseconds, now, seconds
-from ._shapes import Grant
-from .errors import Held, LeaseholdError, LeaseLost, Unavailable, from_problem
+from ._shapes import Grant, Taken
+from .errors import Held, LeaseholdError, LeaseLost, Unavailable, UnexpectedAnswer, from_problem
 
 #: Long polls are no longer than this, since proxies often end requests after a minute.
 LONGEST_POLL = 50.0
@@ -58,13 +58,20 @@ def parse_urls(urls: str | Sequence[str]) -> list[Server]:
 
 
 def _parse_url(url: str) -> Server:
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    # First, and without showing any of it: what is before the @ may be a secret, wherever the URL is split.
+    if "@" in url:
+        raise ValueError("the URL of a server has no user and no @; give an access token as token=")
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        parts, port = None, None
+    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"not the URL of a server: {url!r}; write it like http://127.0.0.1:7654")
-    if parts.username or parts.password or parts.query or parts.fragment:
-        raise ValueError("the URL of a server has no user, query or fragment; give an access token as token=")
+    if parts.query or parts.fragment:
+        raise ValueError("the URL of a server has no query or fragment; give an access token as token=")
     tls = parts.scheme == "https"
-    return Server(tls, parts.hostname, parts.port or (443 if tls else 80), parts.path.rstrip("/"))
+    return Server(tls, parts.hostname, port or (443 if tls else 80), parts.path.rstrip("/"))
 
 
 @dataclass(frozen=True)
@@ -104,7 +111,7 @@ class Response:
     def read(self) -> dict[str, Any]:
         """The answer. Raises what the server said was wrong."""
         try:
-            data = json.loads(self.body) if self.body else {}
+            data = json.loads(self.body)
         except ValueError:
             data = None
         if 200 <= self.status < 300 and isinstance(data, dict):
@@ -113,6 +120,24 @@ class Response:
         if self.in_doubt:
             error.effect = "unknown"
         raise error
+
+
+def read_grant(answer: Mapping[str, Any], sent: float) -> Grant:
+    """The grant in an answer. Raises ``UnexpectedAnswer`` if there is none, although the server may have granted the lock."""
+    try:
+        return Grant.of(answer, sent)
+    except (KeyError, TypeError) as error:
+        raise UnexpectedAnswer("unexpected", "the server's answer does not say what was granted", effect="unknown") from error
+
+
+def read_turn(answer: Mapping[str, Any], sent: float) -> Grant | Taken:
+    """What ``once-per`` answers: the grant if the turn is ours, else who has had it. Raises as :func:`read_grant` does."""
+    if answer.get("turn") != "taken":
+        return read_grant(answer, sent)
+    try:
+        return Taken.of(answer)
+    except (KeyError, TypeError) as error:
+        raise UnexpectedAnswer("unexpected", "the server's answer does not say who has had the turn", effect="unknown") from error
 
 
 class Backoff:
@@ -258,7 +283,7 @@ class Acquisition(_Tries):
         return self._claim.acquire(max(0.0, self._end - self._sent), self._timeout)
 
     def granted(self, answer: Mapping[str, Any]) -> Grant:
-        grant = Grant.of(answer, self._sent)
+        grant = read_grant(answer, self._sent)
         if grant.until <= now():
             raise LeaseLost("lease_lost", f"the lock {self._claim.name!r} was granted, but the answer took too long", advice="use a longer TTL")
         return grant

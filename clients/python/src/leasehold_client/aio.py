@@ -28,6 +28,8 @@ from ._protocol import (
     may_have_left_something,
     page_of_locks,
     parse_urls,
+    read_grant,
+    read_turn,
     store_path,
     write_record,
 )
@@ -58,6 +60,8 @@ class AsyncLease(LeaseState):
         self._lost = asyncio.Event()
         self._renewing = asyncio.Lock()  # while a renewal is on its way
         self._renewer: asyncio.Task[None] | None = None
+        self._watchdog: asyncio.Task[None] | None = None
+        self._telling: asyncio.Task[Any] | None = None  # the task that calls the user's callback
         self._block: asyncio.Task[Any] | None = None
         self._cancelled_block = False
 
@@ -72,6 +76,7 @@ class AsyncLease(LeaseState):
             self._on_loss = on_loss
         if self._renewer is None and not self._is_over:
             self._renewer = asyncio.create_task(self._renew_until_over(), name=f"leasehold renews {self.name}")
+            self._watchdog = asyncio.create_task(self._watch(), name=f"leasehold watches {self.name}")
         return self
 
     async def renew(self) -> None:
@@ -133,7 +138,16 @@ class AsyncLease(LeaseState):
         except LeaseLost:
             await self._lose("gone")
             raise
-        self._until = max(self._until, Grant.of(answer, sent).until)
+        self._until = max(self._until, read_grant(answer, sent).until)
+
+    async def _watch(self) -> None:
+        """Tells of the end in time, also while a renewal hangs."""
+        while not self._is_over:
+            left = self._until - now()
+            if left <= 0:
+                await self._lose("expired")
+                return
+            await asyncio.sleep(min(_LONGEST_PAUSE, left))
 
     async def _pause(self, length: float) -> None:
         """Waits, and looks at the clock meanwhile."""
@@ -162,11 +176,16 @@ class AsyncLease(LeaseState):
 
     async def _end(self) -> None:
         self._is_over = True
-        renewer, self._renewer = self._renewer, None
-        if renewer is not None and renewer is not asyncio.current_task() and not renewer.done():
-            renewer.cancel()
+        # Whoever calls the user's callback goes on with it.
+        stay = (None, self._telling, asyncio.current_task())
+        tasks = [task for task in (self._renewer, self._watchdog) if task not in stay]
+        self._renewer = self._watchdog = None
+        running = [task for task in tasks if task is not None and not task.done()]
+        for task in running:
+            task.cancel()
+        if running:
             # A renewal that is on its way must not arrive after the release.
-            await asyncio.wait([renewer])
+            await asyncio.wait(running)
 
     async def _lose(self, reason: str) -> None:
         if self._is_over:
@@ -178,6 +197,7 @@ class AsyncLease(LeaseState):
             self._cancelled_block = True
             self._block.cancel()
         if self._on_loss is not None:
+            self._telling = asyncio.current_task()
             try:
                 result = self._on_loss(self)
                 if inspect.isawaitable(result):
@@ -282,13 +302,13 @@ class AsyncClient:
         length = seconds(period)
         sent = now()
         try:
-            answer = await self._call(claim.once_per(length, retry_failed, seconds(wait), self._timeout))
+            turn = read_turn(await self._call(claim.once_per(length, retry_failed, seconds(wait), self._timeout)), sent)
         except BaseException as error:
             await self._abandon(claim, error)
             raise
-        if answer["turn"] == "taken":
-            return AsyncTurn(self, None, Taken.of(answer), length, sent, retry_failed)
-        return AsyncTurn(self, AsyncLease(self, claim, Grant.of(answer, sent)), None, length, sent, retry_failed)
+        if isinstance(turn, Taken):
+            return AsyncTurn(self, None, turn, length, sent, retry_failed)
+        return AsyncTurn(self, AsyncLease(self, claim, turn), None, length, sent, retry_failed)
 
     async def show(self, name: str) -> LockInfo:
         """Who holds a lock, and who waits for it."""

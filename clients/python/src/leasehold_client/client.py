@@ -24,6 +24,7 @@ from ._protocol import (
     may_have_left_something,
     page_of_locks,
     parse_urls,
+    read_turn,
     store_path,
     write_record,
 )
@@ -110,13 +111,13 @@ class Client:
         length = seconds(period)
         sent = now()
         try:
-            answer = self._call(claim.once_per(length, retry_failed, seconds(wait), self._timeout))
+            turn = read_turn(self._call(claim.once_per(length, retry_failed, seconds(wait), self._timeout)), sent)
         except BaseException as error:
             self._abandon(claim, error)
             raise
-        if answer["turn"] == "taken":
-            return Turn(self, None, Taken.of(answer), length, sent, retry_failed)
-        return Turn(self, Lease(self, claim, Grant.of(answer, sent)), None, length, sent, retry_failed)
+        if isinstance(turn, Taken):
+            return Turn(self, None, turn, length, sent, retry_failed)
+        return Turn(self, Lease(self, claim, turn), None, length, sent, retry_failed)
 
     def show(self, name: str) -> LockInfo:
         """Who holds a lock, and who waits for it."""

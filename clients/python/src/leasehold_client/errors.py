@@ -112,7 +112,8 @@ def from_problem(status: int, problem: Mapping[str, Any], retry_after: str | Non
     """The error that a problem document stands for."""
     kind = problem.get("kind")
     if not isinstance(kind, str):
-        effect = "unknown" if status >= 500 else "none"
+        # A success that cannot be read may be a grant.
+        effect = "unknown" if status >= 500 or 200 <= status < 300 else "none"
         return UnexpectedAnswer("unexpected", f"the server answered with status {status}, and not as a leasehold server does", effect=effect, problem={"status": status})
     made = _KINDS.get(kind)
     if made is None:

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional
 
 from ._clock import Duration, now
-from ._protocol import Backoff, Claim, Request
+from ._protocol import Backoff, Claim, Request, read_grant
 from ._shapes import Grant
 from ._state import LeaseState
 from .errors import LeaseholdError, LeaseLost, Unavailable
@@ -103,7 +103,7 @@ class Lease(LeaseState):
         except LeaseLost:
             self._lose("gone")
             raise
-        grant = Grant.of(answer, sent)
+        grant = read_grant(answer, sent)
         with self._state:
             self._until = max(self._until, grant.until)
 
@@ -140,10 +140,14 @@ class Lease(LeaseState):
             self._over.set()
             self._lost.set()
         if self._on_loss is not None:
-            try:
-                self._on_loss(self)
-            except Exception:
-                log.exception("the callback for the loss of the lock %r failed", self.name)
+            # In a thread of its own: the one that noticed the loss may have other leases to watch.
+            threading.Thread(target=self._tell, args=(self._on_loss,), name=f"leasehold tells of {self.name}", daemon=True).start()
+
+    def _tell(self, on_loss: OnLoss) -> None:
+        try:
+            on_loss(self)
+        except Exception:
+            log.exception("the callback for the loss of the lock %r failed", self.name)
 
     def _give_up(self) -> None:
         """A renewal may still have reached the engine: without this, the lock would stay taken until its TTL is over."""
@@ -173,16 +177,24 @@ class Watchdog:
                 threading.Thread(target=self._run, name="leasehold watchdog", daemon=True).start()
 
     def _run(self) -> None:
-        while True:
+        try:
+            while True:
+                with self._changed:
+                    alive = [lease for lease in self._leases if not lease._over.is_set()]
+                    if not alive:
+                        self._leases.clear()
+                        self._running = False
+                        return
+                    next_end = min(lease._until for lease in alive)
+                    if next_end > now():
+                        self._changed.wait(min(self.LONGEST_PAUSE, next_end - now()))
+                for lease in alive:
+                    try:
+                        lease._expire()
+                    except Exception:
+                        # No thread could be started. The others are to be told all the same.
+                        log.exception("the callback for the loss of the lock %r could not be called", lease.name)
+        except BaseException:
             with self._changed:
-                alive = [lease for lease in self._leases if not lease._over.is_set()]
-                if not alive:
-                    self._leases.clear()
-                    self._running = False
-                    return
-                next_end = min(lease._until for lease in alive)
-                if next_end > now():
-                    self._changed.wait(min(self.LONGEST_PAUSE, next_end - now()))
-            # Without the lock: an expiry calls code of the user's.
-            for lease in alive:
-                lease._expire()
+                self._running = False
+            raise

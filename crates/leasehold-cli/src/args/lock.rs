@@ -45,8 +45,7 @@ pub(crate) struct LockArgs {
 /// CMD runs in its own process group, and signals that leasehold receives are passed on to it. The lock is renewed
 /// while CMD runs and released when it ends; the exit code is CMD's. If the lease can no longer be relied
 /// on, the whole process group is terminated (TERM, then KILL) before the lock can be granted again, and the exit code
-/// is 76. If leasehold alone is stopped for longer than the TTL, CMD keeps running until leasehold is continued: check the
-/// token at the resource.
+/// is 76. So it is by a second process, the watchdog, if leasehold alone is stopped or killed.
 ///
 /// CMD gets LEASEHOLD_NAME, LEASEHOLD_TOKEN, LEASEHOLD_CLAIM and LEASEHOLD_URL in its environment. A
 /// `leasehold run` of the same name within CMD uses the lock that is already held.

@@ -59,10 +59,16 @@ pub(super) async fn elect(context: Context, mut args: ElectArgs) -> Outcome {
         notify_systemd(news);
         let started = Instant::now();
         let token = Some(lease.token().get());
-        work.run_hook(Event::Acquired, token).await;
-        leading.begins(&lease);
-        let end = work.run(&lease, &mut console).await;
-        leading.ends();
+        let end = match work.run_acquire_hook(&lease).await {
+            Ok(None) => {
+                leading.begins(&lease);
+                let end = work.run(&lease, &mut console).await;
+                leading.ends();
+                end
+            }
+            Ok(Some(end)) => Ok(end),
+            Err(failure) => Err(failure),
+        };
         match end {
             // The next leader must not enter while CMD may still run.
             Ok(End::StillRuns { .. }) => {

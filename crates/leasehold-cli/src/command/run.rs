@@ -156,8 +156,11 @@ async fn hold_and_run(work: &Work<'_>, recipe: &RunRecipes) -> Outcome {
         }
     };
     let token = Some(hold.lease().token().get());
-    work.run_hook(Event::Acquired, token).await;
-    let end = work.run(hold.lease(), &mut console).await;
+    let end = match work.run_acquire_hook(hold.lease()).await {
+        Ok(None) => work.run(hold.lease(), &mut console).await,
+        Ok(Some(end)) => Ok(end),
+        Err(failure) => Err(failure),
+    };
     let state = hold.lease().state();
     let lasted = !matches!(state, LeaseState::Lost(_));
     match &end {

@@ -9,6 +9,7 @@ use std::time::SystemTime;
 use leasehold::engine::Expiry;
 use leasehold::{Error, ErrorKind, Locks};
 use leasehold_server::{Listening, NewToken, Settings, State, Tls, Tokens, serve as serve_http};
+use nix::fcntl::OFlag;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use sd_notify::NotifyState;
 use serde_json::json;
@@ -95,8 +96,14 @@ fn only_server(args: &ServeArgs, locks: &Locks) -> leasehold::Result<Option<File
     let lock = || -> std::io::Result<_> {
         let mut path = Path::new(path).canonicalize()?.into_os_string();
         path.push("-server");
+        // Whoever may write to the folder may have put a link or a pipe there.
+        let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
         let mut options = OpenOptions::new();
-        let file = options.append(true).create(true).mode(0o600).open(path)?;
+        let options = options.append(true).create(true).mode(0o600);
+        let file = options.custom_flags(flags.bits()).open(path)?;
+        if !file.metadata()?.is_file() {
+            return Err(std::io::Error::other("it is not a plain file"));
+        }
         Ok((file.try_lock(), file))
     };
     let cannot = |cause: std::io::Error| unexpected_file(path, &cause).caused_by(cause);

@@ -259,3 +259,25 @@ fn a_skipped_run_exits_with_the_code_asked_for() {
     let alone = sandbox.run(&["run", "x", "--exit-if-skipped", "3", "--", "true"]);
     assert_eq!(alone.code, 64, "{}", alone.stderr);
 }
+
+/// `$LEASEHOLD_URL` precedes `$LEASEHOLD_URL_FILE`: a unit that sets the first would ignore the second in its environment file.
+#[test]
+fn systemd_unit_leaves_the_url_to_its_settings() {
+    let sandbox = Sandbox::new();
+    let url = format!("sqlite:{}", sandbox.path("named.db").display());
+    let file = write(&sandbox, "url", &url);
+    let unit = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../packaging/systemd/leasehold.service"
+    );
+    let unit = fs::read_to_string(unit).unwrap();
+    let set = unit
+        .lines()
+        .filter_map(|line| line.strip_prefix("Environment="))
+        .map(|set| set.split_once('=').unwrap());
+    let variables: Vec<_> = set.chain([("LEASEHOLD_URL_FILE", file.as_str())]).collect();
+    assert_eq!(acquire(&sandbox, &[], &variables).stdout.trim_end(), url);
+    // Without settings the locks are in the folder of the service, the only one that it may write.
+    assert!(unit.contains("\nStateDirectory=leasehold\n"));
+    assert!(variables.contains(&("XDG_STATE_HOME", "/var/lib")));
+}

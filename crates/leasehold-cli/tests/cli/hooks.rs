@@ -2,7 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use super::sandbox::{Sandbox, until};
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+
+use super::sandbox::{Running, Sandbox, is_alive, started_watchdog_of, until};
 
 /// Appends what a hook is told to a file.
 const TELL: &str = "echo $LEASEHOLD_HOOK $LEASEHOLD_NAME ${LEASEHOLD_TOKEN:-none} >> told";
@@ -92,6 +95,71 @@ fn hook_is_told_of_a_lost_lease_after_the_command_has_ended() {
     let told = told(&sandbox);
     assert!(told[0].starts_with("lost a "), "{told:?}");
     assert_eq!(told[1], "gone");
+}
+
+/// Starts `run` with a hook that does not end by itself within the test, and waits until it runs.
+fn start_in_hook(sandbox: &Sandbox, ttl: &str) -> (Running, Pid) {
+    let hook = "echo $$ > in.new; mv in.new in; exec sleep 90";
+    let args = [
+        "run",
+        "a",
+        "--ttl",
+        ttl,
+        "--on-acquire",
+        hook,
+        "--",
+        "touch",
+        "ran",
+    ];
+    let running = sandbox.start(&args);
+    let hook = sandbox.pid_in("in");
+    (running, hook)
+}
+
+#[test]
+fn broken_lock_terminates_the_acquire_hook() {
+    let sandbox = Sandbox::new();
+    let (running, hook) = start_in_hook(&sandbox, "1s");
+    assert_eq!(sandbox.run(&["break", "a"]).stdout, "broken\n");
+    let done = running.wait();
+    assert_eq!(done.code, 76, "{}", done.stderr);
+    let told = "the hook --on-acquire was terminated";
+    assert!(done.stderr.contains(told), "{}", done.stderr);
+    assert!(!is_alive(hook) && !sandbox.has("ran"));
+}
+
+#[test]
+fn killed_leasehold_takes_the_acquire_hook_with_it() {
+    let sandbox = Sandbox::new();
+    let (running, hook) = start_in_hook(&sandbox, "10m");
+    running.signal(Signal::SIGKILL);
+    until("the hook is gone", || !is_alive(hook));
+}
+
+#[test]
+fn acquire_hook_ends_while_only_leasehold_is_stopped() {
+    let sandbox = Sandbox::new();
+    let (running, hook) = start_in_hook(&sandbox, "4s");
+    started_watchdog_of(running.pid());
+    running.signal(Signal::SIGSTOP);
+    until("the hook is gone", || !is_alive(hook));
+    running.signal(Signal::SIGCONT);
+    let done = running.wait();
+    assert_eq!(done.code, 76, "{}", done.stderr);
+    assert!(!sandbox.has("ran"));
+}
+
+#[test]
+fn signal_during_the_acquire_hook_is_for_the_command() {
+    let sandbox = Sandbox::new();
+    let hook = "touch in; while [ ! -e go ]; do sleep 0.02; done; touch done";
+    let args = ["run", "a", "--on-acquire", hook, "--", "sleep", "90"];
+    let running = sandbox.start(&args);
+    until("the hook runs", || sandbox.has("in"));
+    running.signal(Signal::SIGTERM);
+    std::fs::write(sandbox.path("go"), "").unwrap();
+    assert_eq!(running.wait().code, 128 + Signal::SIGTERM as i32);
+    assert!(sandbox.has("done"));
 }
 
 #[test]

@@ -93,6 +93,28 @@ fn run_works_through_a_server_that_ends_in_order() {
 }
 
 #[test]
+fn link_in_place_of_the_server_file_is_not_followed() {
+    let sandbox = Sandbox::new();
+    let (victim, beside) = (sandbox.path("victim"), sandbox.path("locks.db-server"));
+    let refused = || {
+        let done = sandbox.run(&["serve", "--listen", "127.0.0.1:0"]);
+        assert_eq!(done.code, 64, "{}", done.stderr);
+        assert!(done.stderr.contains("cannot be used"), "{}", done.stderr);
+    };
+    assert_eq!(sandbox.run(&["list"]).code, 0);
+    std::os::unix::fs::symlink(&victim, &beside).unwrap();
+    refused();
+    assert!(!victim.exists());
+    std::fs::remove_file(&beside).unwrap();
+    // Nobody reads from it: whoever opened it as a file would wait for ever.
+    nix::unistd::mkfifo(&beside, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    refused();
+    std::fs::remove_file(&beside).unwrap();
+    std::fs::create_dir(&beside).unwrap();
+    refused();
+}
+
+#[test]
 fn a_second_server_over_one_file_is_refused() {
     let sandbox = Sandbox::new();
     let mut one = serve(&sandbox, &sandbox.url(), &[]);

@@ -19,6 +19,7 @@ use super::locks::break_lock;
 use crate::access::{Caller, Scope, record_scope};
 use crate::activity::End;
 use crate::connection::Client;
+use crate::limits::Slot;
 use crate::peer::Peer;
 use crate::places::{Leaving, Visit};
 use crate::problem::Problem;
@@ -44,17 +45,10 @@ const BROKEN_OFF: Duration = Duration::from_millis(500);
 /// the engine itself hands over for a moment only, that counts.
 const OFFER: Duration = Duration::from_secs(1);
 
-async fn visit(
-    state: &State,
-    caller: &Caller,
-    claim: &Claim,
-    leaving: Leaving,
-) -> Result<Visit, Problem> {
-    let slot = || {
-        let slot = claim.queues.then(|| state.waiter_slot(caller));
-        slot.transpose()
-    };
-    state.places().visit(claim, leaving, slot).await
+/// Counts a claim that queues among those of its client.
+fn waiter_slot(state: &State, caller: &Caller, claim: &Claim) -> Result<Option<Slot>, Problem> {
+    let slot = claim.queues.then(|| state.waiter_slot(caller));
+    slot.transpose()
 }
 
 pub(crate) async fn attempt(
@@ -71,7 +65,8 @@ pub(crate) async fn attempt(
         true => Leaving::Later(ANSWERED),
         false => Leaving::NoPlace,
     };
-    let visit = visit(&state, &caller, &claim, leaving).await?;
+    let slot = || waiter_slot(&state, &caller, &claim);
+    let visit = state.places().visit(&claim, leaving, slot).await?;
     let mut answer = state.broker().try_acquire(&claim).await?;
     if let Attempt::Granted(grant) = &mut answer {
         state.activity().acquired(&claim, grant.token, None);
@@ -94,7 +89,10 @@ pub(crate) async fn wait(
     let received = state.broker().clock().now();
     let claim = caller.claim(message)?;
     let known = state.places().has(&claim.id);
-    let mut visit = visit(&state, &caller, &claim, Leaving::BrokenOff(BROKEN_OFF)).await?;
+    let (leaving, slot) = (Leaving::BrokenOff(BROKEN_OFF), || {
+        waiter_slot(&state, &caller, &claim)
+    });
+    let mut visit = state.places().visit_to_wait(&claim, leaving, slot).await?;
     let began = std::time::Instant::now();
     let woken = async {
         match known {

@@ -278,6 +278,8 @@ pub(crate) async fn obtain(
 pub(crate) fn superseded() -> Problem {
     Problem::invalid("a later request has the same claim id")
         .advise("send one request of a claim at a time")
+        // Its attempt may be under way.
+        .of_unknown_effect()
 }
 
 /// A lock that was not obtained.
@@ -520,7 +522,11 @@ pub(crate) async fn release(
     let name = caller.lock(Scope::Hold, &name)?;
     let claim = known_claim(name, id.0, Ttl::DEFAULT);
     let (released, end) = match form.keep_for {
-        None => (state.broker().release(&claim).await?, End::Released),
+        None => {
+            // As of a client that has given up: whoever still waits for it here would take the lock for nobody.
+            state.places().end_requests(&claim.id);
+            (state.broker().release(&claim).await?, End::Released)
+        }
         Some(time) => {
             let released = state.broker().release_later(&claim, time.0).await?;
             (released, End::Kept)

@@ -178,18 +178,22 @@ pub(crate) async fn succeeded(
 ) -> Answer<Value> {
     let name = caller.lock(Scope::Hold, &name)?;
     let ago = form.began_ms_ago.map_or(Duration::ZERO, |time| time.0);
-    let resumed = period(&state, &caller, &name, &form)?;
-    let told_before = period(&state, &caller, &name, &form)?;
+    let (period, ttl) = (period(&state, &caller, &name, &form)?, ttl(form.ttl)?);
+    let resumed = state.locks().resume(&name, id.0)?;
     let token = form.token.and_then(FencingToken::new);
-    // To its end, whether or not the client stays: if the run were dropped half-way, it would count as failed.
+    // To its end, whether or not the client stays: if it were dropped half-way, the run would be recorded and the lock still held.
     let recorded = tokio::spawn(async move {
-        match resumed.resume(id.0, ago).await? {
-            Some(run) => {
-                run.succeeded().await?;
+        match resumed.renew(ttl).await? {
+            // The client relies on its lock until it is told that the run is recorded: an error takes nothing away.
+            Some(grant) => {
+                period.record_held(grant.token, ago).await?;
+                let released = resumed.release().await;
+                released.map_err(Error::of_unknown_effect)?;
+                state.places().released(&id.0, false);
                 state.activity().ended(&name, &id.0, End::Released);
             }
             None => {
-                let ran = told_before.taken_by().await?;
+                let ran = period.taken_by().await?;
                 // The answer to an earlier request may have been lost.
                 let is_ours = ran.zip(token).is_some_and(|(ran, token)| ran.is_of(token));
                 if !is_ours {
@@ -211,7 +215,7 @@ fn period(
     name: &LockName,
     form: &SucceededForm,
 ) -> Result<OncePer, Problem> {
-    let mut request = state.locks().lock(name).ttl(ttl(form.ttl)?);
+    let mut request = state.locks().lock(name);
     if let Some(label) = caller.name.as_deref() {
         request = request.label(label);
     }

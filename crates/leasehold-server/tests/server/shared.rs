@@ -9,7 +9,7 @@ use leasehold::engine::memory::Memory;
 use leasehold::engine::{
     About, Attempt, Engine, LockInfo, Query, Reach, Released, Renew, Renewal, Wake,
 };
-use leasehold::{Claim, ErrorKind, Grant, LockName, Locks, Result};
+use leasehold::{Claim, ClaimId, ErrorKind, Grant, LockName, Locks, Result, Ttl};
 use serde_json::json;
 use tokio::sync::Semaphore;
 
@@ -98,6 +98,7 @@ struct Faulty {
     engine: Arc<Memory>,
     fault: Fault,
     attempts: AtomicUsize,
+    records: AtomicUsize,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -106,6 +107,8 @@ enum Fault {
     LateAttempt,
     /// Runs cannot be recorded.
     NoRecords,
+    /// The first run cannot be recorded at first.
+    FirstRecord,
     /// Grants are for a moment, until they are renewed, which fails.
     NoRenewals,
 }
@@ -116,7 +119,14 @@ impl Faulty {
             engine: Arc::new(Memory::default()),
             fault,
             attempts: AtomicUsize::new(0),
+            records: AtomicUsize::new(0),
         })
+    }
+
+    /// Whether it cannot be recorded just now.
+    fn refuses_record(&self) -> bool {
+        let nth = self.records.fetch_add(1, Ordering::SeqCst);
+        self.fault == Fault::NoRecords || self.fault == Fault::FirstRecord && nth == 0
     }
 }
 
@@ -132,7 +142,8 @@ impl Engine for Faulty {
         about
     }
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt> {
-        if self.fault == Fault::NoRecords && claim.name.as_str() != "report" {
+        // What remembers a run is a lock of another name.
+        if !["report", "x"].contains(&claim.name.as_str()) && self.refuses_record() {
             return fails();
         }
         let nth = self.attempts.fetch_add(1, Ordering::SeqCst);
@@ -275,7 +286,76 @@ async fn older_request_does_not_swallow_a_hand_over() {
         assert!(told.unwrap().ok()["token"].is_u64(), "{path}");
         let old = soon("the older request", old).await.unwrap();
         assert_eq!(old.kind(), "invalid_request", "{path}");
+        // Its attempt may be under way, or granted.
+        assert_eq!(old.json()["effect"], "unknown", "{path}");
     }
+}
+
+/// As of a client that has given up, and the end of whose connection was lost: the lock would be taken for nobody.
+#[tokio::test]
+async fn release_ends_what_still_waits_for_its_claim() {
+    for (path, body) in [
+        ("/v1/locks/x/acquire", json!({"wait": "5m", "ttl": "1h"})),
+        (
+            "/v1/locks/x/acquire",
+            json!({"wait": "5m", "ttl": "1h", "keep_place": "4m"}),
+        ),
+        (
+            "/v1/locks/x/once-per",
+            json!({"wait": "5m", "ttl": "1h", "period": "50m"}),
+        ),
+    ] {
+        for is_alone in [true, false] {
+            let api = match is_alone {
+                true => Api::new().await,
+                false => Api::over(Locks::new(Faulty::new(Fault::NoRecords) as _), settings()),
+            };
+            api.acquire(1, "x", json!({"ttl": "10m"})).await.ok();
+            let waits = tokio::spawn({
+                let (api, body) = (api.clone(), body.clone());
+                async move { api.of_claim(2, path, body).await }
+            });
+            api.until_waiting("x", 1).await;
+            api.release(2, "x").await;
+            let told = tokio::time::timeout(Duration::from_secs(20), waits).await;
+            let told = told.unwrap_or_else(|_| panic!("{path}: it waits on"));
+            assert_eq!(told.unwrap().kind(), "invalid_request", "{path}");
+            api.until_waiting("x", 0).await;
+            api.release(1, "x").await;
+            let next = api.acquire(3, "x", json!({})).await;
+            assert_eq!(next.status, 200, "{path}: {}", next.text);
+        }
+    }
+}
+
+/// The client relies on its lock until it is told otherwise, and tells again.
+#[tokio::test]
+async fn success_that_is_not_recorded_keeps_the_lock() {
+    let faulty = Faulty::new(Fault::FirstRecord);
+    let api = Api::over(Locks::new(faulty as _), settings());
+    let begin = "/v1/locks/report/once-per";
+    let body = json!({"period": "50m", "retry_failed": true, "ttl": "10m"});
+    let ours = api.of_claim(1, begin, body.clone()).await.ok();
+    let told = json!({"period": "50m", "began_ms_ago": 1, "token": ours["token"]});
+    let end = async || {
+        let path = "/v1/locks/report/once-per/succeeded";
+        api.of_claim(1, path, told.clone()).await
+    };
+    assert_eq!(end().await.kind(), "engine_denied");
+    // For what would be given up in the background.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let renewed = api.of_claim(1, "/v1/locks/report/renew", json!({})).await;
+    assert_eq!(renewed.ok()["token"], ours["token"]);
+    assert_eq!(end().await.ok(), json!({"recorded": true}));
+    assert!(
+        api.locks
+            .inspect("report")
+            .await
+            .unwrap()
+            .holders
+            .is_empty()
+    );
+    assert_eq!(api.of_claim(2, begin, body).await.ok()["turn"], "taken");
 }
 
 #[tokio::test]
@@ -448,4 +528,22 @@ async fn wait_that_arrives_after_the_grant_takes_no_lock_away() {
     late.abort();
     let refused = api.acquire(2, "x", json!({"wait": "2s"})).await;
     assert_eq!(refused.kind(), "held");
+}
+
+/// As after a restart of the server, which has granted the lock and does not know so any more.
+#[tokio::test(start_paused = true)]
+async fn wait_of_an_unknown_claim_takes_no_lock_away() {
+    let api = Api::new().await;
+    let mut claim = Claim::new(LockName::new("x").unwrap(), ClaimId::from_bytes([1; 16]));
+    claim.ttl = Ttl::new(Duration::from_secs(600)).unwrap();
+    let granted = api.locks.broker().try_acquire(&claim).await.unwrap();
+    assert!(matches!(granted, Attempt::Granted(_)));
+    let late = api.post("/v1/engine/wait", message(1, "x")).await.ok();
+    assert_eq!(late, json!("retry"));
+    // It is broken off as well.
+    let path = "/v1/engine/wait";
+    let broken_off = api.post(path, message(1, "x"));
+    let _ = tokio::time::timeout(Duration::from_millis(20), broken_off).await;
+    tokio::time::sleep(Duration::from_secs(11)).await;
+    assert_eq!(api.locks.inspect("x").await.unwrap().holders.len(), 1);
 }

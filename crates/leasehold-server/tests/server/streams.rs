@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use axum::body::Body;
+use http::Method;
+use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 
@@ -74,6 +77,27 @@ async fn stream_through_a_proxy_that_ends_keeps_the_lock() {
         })
         .await;
     }
+}
+
+/// Whoever serves the routes does not tell who has ended a stream.
+#[tokio::test]
+async fn stream_of_nested_routes_that_ends_keeps_the_lock() {
+    let api = Api::new().await;
+    let request = api.request(Method::POST, "/v1/locks/x/hold");
+    let request = request.header("content-type", "application/json");
+    let body = Body::from(json!({"ttl": "5s"}).to_string());
+    let mut stream = api.raw(request.body(body).unwrap()).await.into_body();
+    let first = soon("an event", stream.frame()).await.unwrap().unwrap();
+    let first = String::from_utf8_lossy(first.data_ref().unwrap()).into_owned();
+    assert!(first.contains("event: acquired"), "{first}");
+    drop(stream);
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let second = api.locks.lock("x").try_acquire().await.unwrap();
+    assert!(second.is_none(), "there are two holders");
+    until("the lock is free", async || {
+        api.locks.inspect("x").await.unwrap().holders.is_empty()
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -165,6 +165,21 @@ impl OncePer {
         period.entered(Pass::new(token, name), || Ok(())).await
     }
 
+    /// For servers: records that whoever holds the lock with this token has done the work, which began so long ago. The lock is neither renewed nor
+    /// released, also if this fails. Without [`retry_failed`](Self::retry_failed) the run was recorded when it began.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`taken_by`](Self::taken_by). It can be repeated.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the run may or may not be recorded.
+    pub async fn record_held(self, token: FencingToken, began_ago: Duration) -> Result<()> {
+        let (name, _, period) = self.checked()?;
+        period.record(began_ago, Pass::new(token, name)).await
+    }
+
     /// Takes up a run that this process or another one has begun and [detached](PeriodRun::detach), by its claim id; `None` if its lease
     /// is no longer held. `began_ago` is how long ago it began, as far as that is known.
     ///
@@ -288,6 +303,15 @@ impl Period {
             }
         }
     }
+
+    /// Takes down that the work is done, which began so long ago, unless that was done at its beginning.
+    async fn record(&self, began_ago: Duration, pass: impl Into<Pass>) -> Result<()> {
+        let rest = self.length.saturating_sub(began_ago);
+        if self.retry_failed && !rest.is_zero() {
+            self.gate.shut(rest, pass).await?;
+        }
+        Ok(())
+    }
 }
 
 /// The work of a period, which nobody else does. Dropping it means that the work has failed; the lock is then released in the
@@ -322,10 +346,7 @@ impl PeriodRun {
         if self.period.retry_failed {
             self.lease.view.still_good()?;
             let passed = self.locks.clock().now().since(self.began);
-            let rest = self.period.length.saturating_sub(passed);
-            if !rest.is_zero() {
-                self.period.gate.shut(rest, &self.lease).await?;
-            }
+            self.period.record(passed, &self.lease).await?;
         }
         self.release().await
     }
