@@ -159,6 +159,7 @@ mod sqlite {
     mod faults;
     mod file;
     mod leftovers;
+    mod owner;
 }
 
 #[cfg(feature = "zookeeper")]

@@ -14,6 +14,7 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior, pa
 use super::boot_clock::BootClock;
 use super::claims_table::{IS_OVER, LAYOUT, micros};
 use super::failure::{Result, of_path, unfit};
+use super::owner::Owner;
 use crate::error::{Error, ErrorKind};
 use crate::sync::Mutex;
 
@@ -43,7 +44,7 @@ impl Location {
     /// Makes the file if need be.
     pub(super) fn of(given: PathBuf) -> Result<Self> {
         let file = fs::canonicalize(&given).or_else(|_| {
-            create(&given)?;
+            create(&given, None)?;
             let resolved = fs::canonicalize(&given);
             resolved.map_err(|cause| of_path("cannot use the path", &given, cause))
         })?;
@@ -99,12 +100,18 @@ const LOOK_FOR_LOG_EVERY: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Database {
     pub(super) connection: Connection,
-    /// Those of its file.
-    pub(super) permissions: u32,
+    pub(super) access: Access,
     file: PathBuf,
     /// The files that SQLite has open: the database, its log, and the log's index, where it has its locks.
     files: [(PathBuf, Inode); 3],
     log_seen: Cell<Instant>,
+}
+
+/// Who may use a database, and what lies beside it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Access {
+    pub(super) permissions: u32,
+    pub(super) owner: Owner,
 }
 
 /// On a device.
@@ -125,7 +132,7 @@ impl Database {
         location: &Location,
         connect: impl FnOnce(&Path) -> Result<Connection>,
     ) -> Result<Self> {
-        let permissions = create(&location.file)?;
+        let access = create(&location.file, None)?;
         location.check()?;
         // The path as it was given may be a link, which others may switch.
         let database = located(location.given.clone())
@@ -137,7 +144,7 @@ impl Database {
         });
         let opened = Self {
             connection,
-            permissions,
+            access,
             file: location.file.clone(),
             files: [database, log?, index?],
             log_seen: Cell::new(Instant::now()),
@@ -210,9 +217,9 @@ fn log_deleted(path: &Path) -> Error {
 /// other means than SQLite while no thread of this process can have it open.
 static OPENING: Mutex<()> = Mutex::new(());
 
-/// Makes the file if need be, and returns its permissions. It holds claim ids, so only its owner may read it;
+/// Makes the file if need be, for someone else if that is said, and returns who may use it. It holds claim ids, so only its owner may read it;
 /// whoever widens that with chmod widens it for the log, the pipes and the writers' lock too.
-pub(super) fn create(path: &Path) -> Result<u32> {
+pub(super) fn create(path: &Path, owner: Option<Owner>) -> Result<Access> {
     let _alone = OPENING.lock();
     let created = OpenOptions::new()
         .write(true)
@@ -221,12 +228,20 @@ pub(super) fn create(path: &Path) -> Result<u32> {
         .open(path);
     let metadata = match created {
         Err(cause) if cause.kind() == io::ErrorKind::AlreadyExists => fs::metadata(path),
-        created => created.and_then(|file| file.metadata()),
+        created => created.and_then(|file| {
+            if let Some(owner) = owner {
+                owner.give(&file);
+            }
+            file.metadata()
+        }),
     };
     match metadata {
         Ok(file) if file.is_file() => {
             check_name(path, &file)?;
-            Ok(file.permissions().mode() & 0o666)
+            Ok(Access {
+                permissions: file.permissions().mode() & 0o666,
+                owner: Owner::of(&file),
+            })
         }
         Ok(_) => {
             let cause = io::Error::new(io::ErrorKind::IsADirectory, "it is not a file");
