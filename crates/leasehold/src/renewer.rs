@@ -1,16 +1,20 @@
-//! One renewer for all leases of a handle: a timer queue in one task.
+//! One renewer for all leases that a handle has on a runtime: a timer queue in one task.
 //!
 //! It renews in batches, each lease after a third of its validity (which is that of the TTL, or less if the engine granted less). After a failure it tries again
 //! until the validity ends. It also carries out the releases that a `Drop` can only ask for. It ends when the last handle and the last lease are gone. Renewing
 //! never releases.
+//!
+//! If its runtime ends before, the leases that were acquired there are no longer renewed. The releases that are not done pass to the renewer of another
+//! runtime, if there is one.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::runtime::{self, Handle};
+use tokio::sync::{Notify, mpsc, watch};
 
 use crate::backoff::Backoff;
 use crate::claim::{Claim, ClaimId, Ttl};
@@ -34,78 +38,149 @@ const ABANDONED: Duration = Duration::from_secs(60);
 /// How soon an offer is renewed.
 const CONFIRM: Duration = Duration::from_millis(20);
 
-/// What the renewer is asked to do.
+/// What a renewer is asked to do.
 #[derive(Debug)]
 enum Command {
     /// Keep it alive until it ends.
     Keep(Arc<Hold>),
+    /// Send the last request of a claim. The number is that of the request.
+    Finish(u64, LastRequest),
+}
+
+/// What is asked for a claim that nobody uses any more.
+#[derive(Debug, Clone)]
+enum LastRequest {
     /// Release what was held.
     Release(Arc<Hold>),
     /// Renew once more what is no longer kept alive, so that it lasts for its TTL.
     Confirm(Arc<Hold>),
     /// Give up a claim that may be queued or held, and that nobody waits for any more.
     Abandon(Claim, Arc<GivenUp>),
-    /// Say when all releases asked for so far are done.
-    Flush(oneshot::Sender<()>),
 }
 
-/// What the handle has of the renewer: it sends commands, and never blocks.
+/// What the handle has of its renewers: it sends commands, and never blocks.
 #[derive(Debug)]
 pub(crate) struct Renewer {
     claims: Claims,
-    commands: Mutex<Option<mpsc::UnboundedSender<Command>>>,
+    shared: Arc<Shared>,
+}
+
+/// What the handle shares with its renewers.
+#[derive(Debug, Default)]
+struct Shared {
+    /// Held for nanoseconds and never across an await, so a std Mutex. No task is started while it is locked: a runtime that is about to end drops the task at
+    /// once, and that locks it too.
+    renewers: Mutex<Renewers>,
+    /// Notified when a last request is done.
+    finished: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Renewers {
+    /// One for each runtime that has used the handle.
+    running: Vec<(runtime::Id, mpsc::UnboundedSender<Command>)>,
+    /// The numbers of the last requests that are not done.
+    unfinished: BTreeSet<u64>,
+    next_number: u64,
+}
+
+impl Renewers {
+    fn send_to(&self, runtime: runtime::Id, command: Command) -> Result<(), Command> {
+        match self.running.iter().find(|(id, _)| *id == runtime) {
+            Some((_, renewer)) => renewer.send(command).map_err(|refused| refused.0),
+            None => Err(command),
+        }
+    }
+
+    /// To any whose runtime has not ended.
+    fn send_to_any(&self, mut command: Command) -> Result<(), Command> {
+        for (_, renewer) in &self.running {
+            match renewer.send(command) {
+                Ok(()) => return Ok(()),
+                Err(refused) => command = refused.0,
+            }
+        }
+        Err(command)
+    }
+
+    /// Nobody carries it out.
+    fn forget(&mut self, command: &Command) {
+        if let Command::Finish(number, _) = command {
+            self.unfinished.remove(number);
+        }
+    }
 }
 
 impl Renewer {
     pub(crate) fn new(claims: Claims) -> Self {
         Self {
             claims,
-            commands: Mutex::new(None),
+            shared: Arc::default(),
         }
     }
 
     pub(crate) fn keep(&self, hold: Arc<Hold>) {
-        self.send(Command::Keep(hold));
+        self.send(|_| Command::Keep(hold));
     }
 
     pub(crate) fn release(&self, hold: Arc<Hold>) {
-        self.send(Command::Release(hold));
+        self.finish(LastRequest::Release(hold));
     }
 
     pub(crate) fn confirm(&self, hold: Arc<Hold>) {
-        self.send(Command::Confirm(hold));
+        self.finish(LastRequest::Confirm(hold));
     }
 
     pub(crate) fn abandon(&self, claim: Claim) {
         let given_up = self.claims.give_up(&claim);
-        self.send(Command::Abandon(claim, given_up));
+        self.finish(LastRequest::Abandon(claim, given_up));
     }
 
-    /// Returns when all releases asked for so far are done.
+    fn finish(&self, request: LastRequest) {
+        self.send(|renewers| {
+            let number = renewers.next_number;
+            renewers.next_number += 1;
+            renewers.unfinished.insert(number);
+            Command::Finish(number, request)
+        });
+    }
+
+    /// Returns when all last requests asked for so far are done.
     pub(crate) async fn flush(&self) {
-        let (done, flushed) = oneshot::channel();
-        self.send(Command::Flush(done));
-        let _ = flushed.await;
+        let asked = self.shared.renewers.lock().next_number;
+        loop {
+            let finished = self.shared.finished.notified();
+            let first = self.shared.renewers.lock().unfinished.first().copied();
+            if first.is_none_or(|first| first >= asked) {
+                return;
+            }
+            finished.await;
+        }
     }
 
-    /// Starts the renewer at the first command, and again if the runtime it lived on has gone. Without
-    /// any runtime the command is dropped: what was held then ends with its TTL.
-    fn send(&self, command: Command) {
-        let mut commands = self.commands.lock();
-        let refused = match commands.as_ref() {
-            Some(sender) => match sender.send(command) {
-                Ok(()) => return,
-                Err(refused) => refused.0,
-            },
-            None => command,
-        };
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+    /// Sends a command to the renewer of the present runtime, which is started at the first command. Outside of any runtime, to another renewer. If there is
+    /// none, the command is dropped: what was held then ends with its TTL.
+    fn send(&self, command: impl FnOnce(&mut Renewers) -> Command) {
+        let runtime = Handle::try_current().ok();
+        let mut renewers = self.shared.renewers.lock();
+        let command = command(&mut renewers);
+        let Some(runtime) = runtime else {
+            if let Err(refused) = renewers.send_to_any(command) {
+                renewers.forget(&refused);
+            }
             return;
         };
-        let (sender, receiver) = mpsc::unbounded_channel();
-        runtime.spawn(RenewerTask::new(self.claims.clone(), receiver).run());
-        let _ = sender.send(refused);
-        *commands = Some(sender);
+        let Err(refused) = renewers.send_to(runtime.id(), command) else {
+            return;
+        };
+        let (renewer, commands) = mpsc::unbounded_channel();
+        let _ = renewer.send(refused);
+        let running = &mut renewers.running;
+        running.retain(|(_, renewer)| !renewer.is_closed());
+        running.push((runtime.id(), renewer));
+        drop(renewers);
+        let shared = Arc::downgrade(&self.shared);
+        runtime.spawn(RenewerTask::new(self.claims.clone(), shared, commands).run());
     }
 }
 
@@ -190,6 +265,8 @@ struct Plan {
 
 struct RenewerTask {
     claims: Claims,
+    /// Gone when the last handle and the last lease are.
+    shared: Weak<Shared>,
     engine: Arc<dyn Engine>,
     clock: Clock,
     commands: mpsc::UnboundedReceiver<Command>,
@@ -199,47 +276,68 @@ struct RenewerTask {
     unswept: usize,
     in_flight: FuturesUnordered<BoxFuture<'static, Done>>,
     /// Each returns its number.
-    releases: FuturesUnordered<BoxFuture<'static, u64>>,
-    /// The numbers of those that are not done.
-    unfinished: BTreeSet<u64>,
-    next_release: u64,
-    /// Wait for all releases with a lower number.
-    flushing: VecDeque<(u64, oneshot::Sender<()>)>,
+    last_requests: FuturesUnordered<BoxFuture<'static, u64>>,
+    /// The same by their numbers, for another renewer.
+    unfinished: BTreeMap<u64, LastRequest>,
+}
+
+/// Its runtime has ended, or there is nothing left to do.
+impl Drop for RenewerTask {
+    fn drop(&mut self) {
+        let Some(shared) = self.shared.upgrade() else {
+            return;
+        };
+        // What is under way ends here, before another renewer repeats it.
+        self.last_requests.clear();
+        let mut renewers = shared.renewers.lock();
+        self.commands.close();
+        let unfinished = std::mem::take(&mut self.unfinished).into_iter();
+        let begun = unfinished.map(|(number, request)| Command::Finish(number, request));
+        let mut left: Vec<_> = begun.collect();
+        while let Ok(command) = self.commands.try_recv() {
+            left.push(command);
+        }
+        for command in left {
+            let refused = match command {
+                // A lease ends with the runtime that it was acquired on.
+                Command::Keep(_) => Err(command),
+                Command::Finish(..) => renewers.send_to_any(command),
+            };
+            if let Err(refused) = refused {
+                renewers.forget(&refused);
+            }
+        }
+        drop(renewers);
+        shared.finished.notify_waiters();
+    }
 }
 
 impl RenewerTask {
-    fn new(claims: Claims, commands: mpsc::UnboundedReceiver<Command>) -> Self {
+    fn new(
+        claims: Claims,
+        shared: Weak<Shared>,
+        commands: mpsc::UnboundedReceiver<Command>,
+    ) -> Self {
         let engine = Arc::clone(claims.engine());
         Self {
             clock: claims.about().clock.clone(),
             claims,
+            shared,
             engine,
             commands,
             queue: BTreeMap::new(),
             entries: 0,
             unswept: 0,
             in_flight: FuturesUnordered::new(),
-            releases: FuturesUnordered::new(),
-            unfinished: BTreeSet::new(),
-            next_release: 0,
-            flushing: VecDeque::new(),
+            last_requests: FuturesUnordered::new(),
+            unfinished: BTreeMap::new(),
         }
     }
 
     async fn run(mut self) {
         let mut handles_left = true;
         let mut session_events = self.claims.about().session_events.clone();
-        while handles_left || !self.in_flight.is_empty() || !self.releases.is_empty() {
-            let first = self.unfinished.first().copied();
-            let is_done = |before: u64| first.is_none_or(|first| first >= before);
-            while self
-                .flushing
-                .front()
-                .is_some_and(|(before, _)| is_done(*before))
-            {
-                let flushed = self.flushing.pop_front();
-                flushed.map(|(_, flushed)| flushed.send(()));
-            }
+        while handles_left || !self.in_flight.is_empty() || !self.last_requests.is_empty() {
             let next = self.queue.first_key_value().map(|((at, _), _)| *at);
             tokio::select! {
                 command = self.commands.recv(), if handles_left => match command {
@@ -247,9 +345,7 @@ impl RenewerTask {
                     None => handles_left = false,
                 },
                 Some(done) = self.in_flight.next() => self.apply(done),
-                Some(number) = self.releases.next() => {
-                    self.unfinished.remove(&number);
-                }
+                Some(number) = self.last_requests.next() => self.finished(number),
                 () = changed(&mut session_events) => self.look_at_all(),
                 () = self.clock.sleep_until(next.unwrap_or(Moment::from_origin(Duration::ZERO))),
                     if next.is_some() => self.look(),
@@ -283,42 +379,55 @@ impl RenewerTask {
                 });
                 self.look_again(kept, |_| {});
             }
-            Command::Release(hold) => {
-                let claims = self.claims.clone();
-                let tries = Tries::of(&hold.claim, &self.clock);
-                let release = async move { tries.until_done(|| release(&claims, &hold)).await };
-                self.release(release);
+            Command::Finish(number, request) => {
+                self.unfinished.insert(number, request.clone());
+                self.finish(number, request);
             }
-            Command::Confirm(hold) => {
-                let engine = Arc::clone(self.claims.engine());
-                let tries = Tries::of(&hold.claim, &self.clock);
-                let renewal = async move {
-                    let renew = || renew_one(&*engine, hold.as_renewal());
-                    tries.until_done(renew).await;
-                };
-                self.release(renewal);
-            }
-            Command::Abandon(claim, given_up) => {
-                let claims = self.claims.clone();
-                let mut tries = Tries::of(&claim, &self.clock);
-                // A queue entry does not end with the TTL, and other waiters would have to wait for it.
-                tries.end = tries.end.max(self.clock.now() + ABANDONED);
-                let release = async move {
-                    let release = || claims.release_given_up(&claim, &given_up);
-                    tries.until_done(release).await;
-                };
-                self.release(release);
-            }
-            Command::Flush(done) => self.flushing.push_back((self.next_release, done)),
         }
     }
 
-    /// Carries out a release in the background.
-    fn release(&mut self, release: impl Future<Output = ()> + Send + 'static) {
-        let number = self.next_release;
-        self.next_release += 1;
-        self.unfinished.insert(number);
-        self.releases.push(release.map(move |()| number).boxed());
+    /// Sends a last request in the background until it is answered.
+    fn finish(&mut self, number: u64, request: LastRequest) {
+        let claims = self.claims.clone();
+        let request = match request {
+            LastRequest::Release(hold) => {
+                let tries = Tries::of(&hold.claim, &self.clock);
+                async move {
+                    tries.until_done(|| release(&claims, &hold)).await;
+                    number
+                }
+                .boxed()
+            }
+            LastRequest::Confirm(hold) => {
+                let tries = Tries::of(&hold.claim, &self.clock);
+                async move {
+                    let renew = || renew_one(&**claims.engine(), hold.as_renewal());
+                    tries.until_done(renew).await;
+                    number
+                }
+                .boxed()
+            }
+            LastRequest::Abandon(claim, given_up) => {
+                let mut tries = Tries::of(&claim, &self.clock);
+                // A queue entry does not end with the TTL, and other waiters would have to wait for it.
+                tries.end = tries.end.max(self.clock.now() + ABANDONED);
+                async move {
+                    let release = || claims.release_given_up(&claim, &given_up);
+                    tries.until_done(release).await;
+                    number
+                }
+                .boxed()
+            }
+        };
+        self.last_requests.push(request);
+    }
+
+    fn finished(&mut self, number: u64) {
+        self.unfinished.remove(&number);
+        if let Some(shared) = self.shared.upgrade() {
+            shared.renewers.lock().unfinished.remove(&number);
+            shared.finished.notify_waiters();
+        }
     }
 
     /// Removes holds that have ended from the timer queue, since a release does not. So the queue is never much larger than twice the number of holds that are

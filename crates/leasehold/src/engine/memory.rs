@@ -41,8 +41,14 @@ pub struct Memory {
 struct State {
     locks: BTreeMap<LockName, Lock>,
     waiters: LocalWaiters<()>,
+    /// One for all locks, so that a lock can be forgotten.
     last_token: u64,
+    /// How many attempts were made since the locks were swept.
+    unswept: usize,
 }
+
+/// The locks are not swept before so many attempts were made, however few there are.
+const UNSWEPT: usize = 64;
 
 #[derive(Debug, Default)]
 struct Lock {
@@ -76,6 +82,18 @@ impl Memory {
 }
 
 impl State {
+    /// Forgets the locks that have expired, since nobody may ever ask for them again. So there are never many more than twice the locks that are held
+    /// or waited for. The cost is constant for each attempt.
+    fn sweep(&mut self, now: Moment) {
+        self.unswept += 1;
+        if self.unswept > UNSWEPT.max(self.locks.len() / 2) {
+            self.unswept = 0;
+            let is_held = |lock: &Lock| lock.holders.iter().any(|holder| holder.expires > now);
+            self.locks
+                .retain(|_, lock| !lock.queue.is_empty() || is_held(lock));
+        }
+    }
+
     /// Does something to a lock, then grants what can be granted, and forgets the lock if it is idle. The first waiter is woken if it may have less to wait
     /// for than it thinks: because the lock went to a claim with a shorter TTL, or because the waiter before it, which knew, has gone.
     fn with<T>(
@@ -194,6 +212,7 @@ impl Engine for Memory {
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt> {
         let mut state = self.state.lock();
         let now = self.clock.now();
+        state.sweep(now);
         let agrees: Result<()> = state.with(&claim.name, now, |lock| {
             if let Some(holder) = lock.holder(&claim.id) {
                 return claim.mode.is_still(holder.claim.mode);
@@ -341,5 +360,60 @@ impl Lock {
                 })
                 .collect(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::claim::Ttl;
+
+    fn claim(name: &str, ttl: Duration) -> Claim {
+        let mut claim = Claim::new(LockName::new(name).unwrap(), ClaimId::random().unwrap());
+        claim.ttl = Ttl::new(ttl).unwrap();
+        claim
+    }
+
+    async fn token(memory: &Memory, claim: &Claim) -> FencingToken {
+        match memory.try_acquire(claim).await.unwrap() {
+            Attempt::Granted(grant) => grant.token,
+            held => panic!("{held:?}"),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn names_of_expired_locks_are_forgotten() {
+        let clock = Clock::tokio();
+        let memory = Memory::with_clock(clock.clone());
+        let (second, hour) = (Duration::from_secs(1), Duration::from_secs(3600));
+        let held = claim("held", hour);
+        token(&memory, &held).await;
+        let waited_for = claim("waited for", second);
+        token(&memory, &waited_for).await;
+        let mut waiter = claim("waited for", second);
+        waiter.queues = true;
+        memory.try_acquire(&waiter).await.unwrap();
+        let mut last = token(&memory, &claim("order", second)).await;
+        for nth in 0..10_000 {
+            last = token(&memory, &claim(&format!("order/{nth}"), second)).await;
+        }
+        clock.sleep_through(2 * second);
+        for _ in 0..10_000 {
+            let short = claim("short", second);
+            let next = token(&memory, &short).await;
+            assert!(next > last, "a token has gone back");
+            last = next;
+            memory.release(&short).await.unwrap();
+        }
+        let kept = memory.state.lock().locks.len();
+        assert!(kept < 100, "{kept} names are kept");
+        assert!(token(&memory, &claim("order/1", second)).await > last);
+        // What is held or waited for is not swept.
+        let other = memory.try_acquire(&claim("held", second)).await.unwrap();
+        assert!(matches!(other, Attempt::Held(_)), "two hold it");
+        assert_eq!(memory.state.lock().locks[&waiter.name].queue.len(), 1);
+        token(&memory, &waiter).await;
     }
 }

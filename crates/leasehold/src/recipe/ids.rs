@@ -24,9 +24,6 @@ const LARGEST_BLOCK: u64 = 65_536;
 /// Numbers have 48 bits.
 const NUMBERS: u64 = 1 << 48;
 
-/// How many secrets are fetched at a time: one system call each would take most of the time.
-const SECRETS: usize = 64;
-
 impl Locks {
     /// A pool of ids, shared by all who use the same name.
     ///
@@ -67,21 +64,14 @@ struct Shared {
     refilling: tokio::sync::Mutex<()>,
 }
 
-#[derive(Default)]
+#[cfg_attr(test, derive(Clone))]
+#[derive(Debug, Default)]
 struct Stock {
     blocks: VecDeque<Range<u64>>,
     /// How large the next is.
     block: u64,
     refills: u64,
     being_refilled: bool,
-    secrets: Vec<u8>,
-}
-
-impl std::fmt::Debug for Stock {
-    /// Without the secrets.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Stock({})", self.left())
-    }
 }
 
 impl IdPool {
@@ -111,10 +101,10 @@ impl IdPool {
     pub async fn next(&self) -> Result<ClaimId> {
         loop {
             // Not within the `if let`, where the guard would live on.
-            let there = self.0.stock.lock().take()?;
-            if let Some(id) = there {
+            let there = self.0.stock.lock().take();
+            if let Some(number) = there {
                 self.refill_in_background();
-                return Ok(id);
+                return id(number);
             }
             self.0.refill().await?;
         }
@@ -136,9 +126,9 @@ impl IdPool {
         }
         let mut ids = Vec::new();
         while ids.len() < count {
-            let there = self.0.stock.lock().take()?;
+            let there = self.0.stock.lock().take();
             ids.push(match there {
-                Some(id) => id,
+                Some(number) => id(number)?,
                 // Others were quicker.
                 None => self.next().await?,
             });
@@ -263,31 +253,24 @@ impl Stock {
         self.blocks.push_back(block);
     }
 
-    fn take(&mut self) -> Result<Option<ClaimId>> {
+    fn take(&mut self) -> Option<u64> {
         while let Some(block) = self.blocks.front_mut() {
-            let Some(number) = block.next() else {
-                self.blocks.pop_front();
-                continue;
+            match block.next() {
+                None => self.blocks.pop_front(),
+                number => return number,
             };
-            let mut bits = [0; 16];
-            bits[..6].copy_from_slice(&number.to_be_bytes()[2..]);
-            self.secret(&mut bits[6..])?;
-            return Ok(Some(ClaimId::from_bytes(bits)));
         }
-        Ok(None)
+        None
     }
+}
 
-    fn secret(&mut self, bits: &mut [u8]) -> Result<()> {
-        if self.secrets.is_empty() {
-            let mut secrets = vec![0; SECRETS * bits.len()];
-            fill_with_random(&mut secrets)?;
-            self.secrets = secrets;
-        }
-        let rest = self.secrets.len().saturating_sub(bits.len());
-        bits.copy_from_slice(&self.secrets[rest..]);
-        self.secrets.truncate(rest);
-        Ok(())
-    }
+/// The id with this number. The secret is drawn for each: one drawn ahead would be given out twice, with the same number, by a virtual machine
+/// or a process that is cloned, and a claim with the id of another is granted what that one holds.
+fn id(number: u64) -> Result<ClaimId> {
+    let mut bits = [0; 16];
+    bits[..6].copy_from_slice(&number.to_be_bytes()[2..]);
+    fill_with_random(&mut bits[6..])?;
+    Ok(ClaimId::from_bytes(bits))
 }
 
 #[cfg(test)]
@@ -317,6 +300,25 @@ mod tests {
             }
             two.take(100).await.unwrap().into_iter().for_each(&mut take);
         }
+    }
+
+    /// A virtual machine that was restored twice from one snapshot, or a process that was.
+    #[tokio::test]
+    async fn clones_of_a_process_have_different_ids() {
+        let locks = Locks::connect("memory:").await.unwrap();
+        let pool = pool(&locks.store().unwrap()).await;
+        pool.next().await.unwrap();
+        let clone = IdPool(Arc::new(Shared {
+            numbers: pool.0.numbers.clone(),
+            stock: Mutex::new(pool.0.stock.lock().clone()),
+            refilling: tokio::sync::Mutex::default(),
+        }));
+        for _ in 0..100 {
+            assert_ne!(pool.next().await.unwrap(), clone.next().await.unwrap());
+        }
+        let [ours, theirs] = [pool.take(100).await, clone.take(100).await];
+        let ours: HashSet<_> = ours.unwrap().into_iter().collect();
+        assert!(theirs.unwrap().iter().all(|id| !ours.contains(id)));
     }
 
     #[tokio::test]

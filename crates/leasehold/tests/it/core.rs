@@ -787,6 +787,74 @@ fn another_runtime_takes_over_the_renewals() {
 }
 
 #[test]
+fn end_of_one_runtime_strands_no_lease_of_another() {
+    let locks = Watched::on(Clock::machine(), Duration::ZERO).locks();
+    let [first, second] = [(); 2].map(|()| tokio::runtime::Runtime::new().unwrap());
+    let orphan = first.block_on(locks.lock("orphan").ttl(secs(3)).acquire());
+    let orphan = orphan.unwrap();
+    let lease = second.block_on(locks.lock("x").ttl(secs(3)).acquire());
+    let lease = lease.unwrap();
+    drop(first);
+    second.block_on(sleep(secs(5)));
+    assert!(lease.is_valid(), "nobody renews it");
+    assert!(!orphan.is_valid(), "it goes on without its runtime");
+}
+
+/// The release is under way, or not yet begun, when its runtime ends.
+#[test]
+fn release_is_carried_out_although_its_runtime_has_ended() {
+    for is_under_way in [true, false] {
+        let engine = Watched::on(Clock::machine(), Duration::ZERO);
+        let locks = engine.locks();
+        let first = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        let second = tokio::runtime::Runtime::new().unwrap();
+        let lease = first.block_on(locks.lock("x").ttl(secs(100)).acquire());
+        let lease = lease.unwrap();
+        let other = second.block_on(locks.lock("y").acquire()).unwrap();
+        engine.releases_take.store(100_000, Ordering::SeqCst);
+        first.block_on(async {
+            drop(lease);
+            while is_under_way && engine.releases.load(Ordering::SeqCst) == 0 {
+                sleep(ms(10)).await;
+            }
+        });
+        engine.releases_take.store(0, Ordering::SeqCst);
+        let flushed = second.spawn({
+            let locks = locks.clone();
+            async move { locks.flush().await }
+        });
+        drop(first);
+        second.block_on(async {
+            timeout(secs(20), flushed).await.unwrap().unwrap();
+            timeout(secs(20), locks.flush()).await.unwrap();
+            assert_eq!(locks.inspect("x").await.unwrap().holders, []);
+        });
+        assert!(other.is_valid());
+    }
+}
+
+/// As one that a program without async uses now and then.
+#[test]
+fn runtime_that_stands_still_holds_up_no_flush() {
+    let locks = Watched::on(Clock::machine(), Duration::ZERO).locks();
+    let idle = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let _held = idle.block_on(locks.lock("x").acquire()).unwrap();
+    runtime.block_on(async {
+        drop(locks.lock("y").ttl(secs(100)).acquire().await.unwrap());
+        let flushed = timeout(secs(20), locks.flush()).await;
+        assert!(flushed.is_ok(), "it waits for the other runtime");
+        assert_eq!(locks.inspect("y").await.unwrap().holders, []);
+    });
+}
+
+#[test]
 fn a_lease_may_be_dropped_where_there_is_no_runtime() {
     let locks = Watched::on(Clock::machine(), Duration::ZERO).locks();
     let runtime = tokio::runtime::Runtime::new().unwrap();

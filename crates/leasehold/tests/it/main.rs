@@ -165,6 +165,7 @@ mod sqlite {
     mod faults;
     mod file;
     mod leftovers;
+    mod owner;
 }
 
 #[cfg(feature = "zookeeper")]

@@ -14,11 +14,12 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior, pa
 use super::boot_clock::BootClock;
 use super::claims_table::{IS_OVER, LAYOUT, micros};
 use super::failure::{Result, of_path, unfit};
+use super::owner::Owner;
 use crate::error::{Error, ErrorKind};
 use crate::sync::Mutex;
 
 /// "Leas", so that a stray file of another program is not taken for ours.
-const APPLICATION: i32 = 0x4c65_6173;
+pub(super) const APPLICATION: i32 = 0x4c65_6173;
 
 /// Of both layouts, that of the locks and that of the records.
 const VERSION: i32 = 1;
@@ -45,7 +46,7 @@ impl Location {
     /// Makes the file if need be.
     pub(super) fn of(given: PathBuf) -> Result<Self> {
         let file = fs::canonicalize(&given).or_else(|_| {
-            create(&given)?;
+            create(&given, None)?;
             let resolved = fs::canonicalize(&given);
             resolved.map_err(|cause| of_path("cannot use the path", &given, cause))
         })?;
@@ -119,12 +120,18 @@ const LOOK_FOR_LOG_EVERY: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Database {
     pub(super) connection: Connection,
-    /// Those of its file.
-    pub(super) permissions: u32,
+    pub(super) access: Access,
     file: PathBuf,
     /// The files that SQLite has open: the database, its log, and the log's index, where it has its locks.
     files: [(PathBuf, Inode); 3],
     log_seen: Cell<Instant>,
+}
+
+/// Who may use a database, and what lies beside it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Access {
+    pub(super) permissions: u32,
+    pub(super) owner: Owner,
 }
 
 /// On a device.
@@ -147,7 +154,7 @@ impl Database {
     ) -> Result<Self> {
         // What is beyond a link is not even looked at.
         location.check()?;
-        let permissions = create(&location.file)?;
+        let access = create(&location.file, None)?;
         location.check()?;
         // The path as it was given may be a link, which others may switch.
         let database = located(location.given.clone())
@@ -159,7 +166,7 @@ impl Database {
         });
         let opened = Self {
             connection,
-            permissions,
+            access,
             file: location.file.clone(),
             files: [database, log?, index?],
             log_seen: Cell::new(Instant::now()),
@@ -232,9 +239,9 @@ fn log_deleted(path: &Path) -> Error {
 /// other means than SQLite while no thread of this process can have it open.
 static OPENING: Mutex<()> = Mutex::new(());
 
-/// Makes the file if need be, and returns its permissions. It holds claim ids, so only its owner may read it;
+/// Makes the file if need be, for someone else if that is said, and returns who may use it. It holds claim ids, so only its owner may read it;
 /// whoever widens that with chmod widens it for the log, the pipes and the writers' lock too.
-pub(super) fn create(path: &Path) -> Result<u32> {
+pub(super) fn create(path: &Path, owner: Option<Owner>) -> Result<Access> {
     let _alone = OPENING.lock();
     let created = OpenOptions::new()
         .write(true)
@@ -243,12 +250,20 @@ pub(super) fn create(path: &Path) -> Result<u32> {
         .open(path);
     let metadata = match created {
         Err(cause) if cause.kind() == io::ErrorKind::AlreadyExists => fs::metadata(path),
-        created => created.and_then(|file| file.metadata()),
+        created => created.and_then(|file| {
+            if let Some(owner) = owner {
+                owner.give(&file);
+            }
+            file.metadata()
+        }),
     };
     match metadata {
         Ok(file) if file.is_file() => {
             check_name(path, &file)?;
-            Ok(file.permissions().mode() & 0o666)
+            Ok(Access {
+                permissions: file.permissions().mode() & 0o666,
+                owner: Owner::of(&file),
+            })
         }
         Ok(_) => {
             let cause = io::Error::new(io::ErrorKind::IsADirectory, "it is not a file");
@@ -327,7 +342,7 @@ pub(super) fn open(
 
 fn open_once(path: &Path, busy_timeout: Duration, clock: &BootClock) -> Result<Connection> {
     let boot = boot(BOOT_ID.map(Path::new))?;
-    let mut connection = connect(path, busy_timeout)?;
+    let mut connection = connect(path, busy_timeout, Some(APPLICATION))?;
     let registered = registered(&connection);
     if !matches!(registered, Ok(Some(_))) {
         lay_out(&mut connection, APPLICATION, LAYOUT)?;
@@ -341,7 +356,12 @@ fn open_once(path: &Path, busy_timeout: Duration, clock: &BootClock) -> Result<C
     Ok(connection)
 }
 
-pub(super) fn connect(path: &Path, busy_timeout: Duration) -> Result<Connection> {
+/// Connects to the database of an application, or to a new one; without an application, to any. Another program's is left as it is.
+pub(super) fn connect(
+    path: &Path,
+    busy_timeout: Duration,
+    application: Option<i32>,
+) -> Result<Connection> {
     // Links were followed before, as far as they may be.
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
         | OpenFlags::SQLITE_OPEN_NO_MUTEX
@@ -357,6 +377,9 @@ pub(super) fn connect(path: &Path, busy_timeout: Duration) -> Result<Connection>
     // Without this, binding a name makes SQLite plan the statement anew each time.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     connection.set_prepared_statement_cache_capacity(64);
+    if let Some(application) = application {
+        is_laid_out(&connection, application)?;
+    }
     let mode: String = connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
     if mode != "wal" {
         return Err(unfit("this file system cannot hold a database in WAL mode").into());
@@ -419,24 +442,40 @@ fn renew_register(connection: &mut Connection, boot: &str, clock: &BootClock) ->
 /// Makes the tables in an empty file; refuses a file of another program, or of another version.
 pub(super) fn lay_out(connection: &mut Connection, application: i32, layout: &str) -> Result<()> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let number = |sql| transaction.query_row(sql, [], |row| row.get::<_, i32>(0));
-    let version = number("PRAGMA user_version")?;
-    match number("PRAGMA application_id")? {
-        same if same == application && version == VERSION => return Ok(()),
-        same if same == application => {
-            return Err(unfit(format!(
-                "the file was made by another version of leasehold (layout {version}, here {VERSION})"
-            ))
-            .advise("let all programs that use the file have the same version, or use another path")
-            .into());
+    if is_laid_out(&transaction, application)? {
+        let version = number(&transaction, "PRAGMA user_version")?;
+        if version == VERSION {
+            return Ok(());
         }
-        0 if version == 0 && number("SELECT count(*) FROM sqlite_schema")? == 0 => {}
-        _ => return Err(unfit("the file is the database of another program").into()),
+        return Err(unfit(format!(
+            "the file was made by another version of leasehold (layout {version}, here {VERSION})"
+        ))
+        .advise("let all programs that use the file have the same version, or use another path")
+        .into());
     }
     transaction.execute_batch(layout)?;
     transaction.pragma_update(None, "application_id", application)?;
     transaction.pragma_update(None, "user_version", VERSION)?;
     Ok(transaction.commit()?)
+}
+
+/// Whether the file is the application's, in whichever version, and not empty; an error if it is another program's.
+fn is_laid_out(connection: &Connection, application: i32) -> Result<bool> {
+    let id = number(connection, "PRAGMA application_id")?;
+    if id == application {
+        return Ok(true);
+    }
+    let is_empty = id == 0
+        && number(connection, "PRAGMA user_version")? == 0
+        && number(connection, "SELECT count(*) FROM sqlite_schema")? == 0;
+    match is_empty {
+        true => Ok(false),
+        false => Err(unfit("the file is the database of another program").into()),
+    }
+}
+
+fn number(connection: &Connection, sql: &str) -> rusqlite::Result<i32> {
+    connection.query_row(sql, [], |row| row.get(0))
 }
 
 fn shorten_log(path: &Path, connection: &Connection) {
@@ -467,9 +506,9 @@ mod tests {
         let (file, link) = (folder.join("victim"), folder.join("locks.db-records"));
         fs::write(&file, "").unwrap();
         std::os::unix::fs::symlink(&file, &link).unwrap();
-        assert!(connect(&link, Duration::ZERO).is_err());
+        assert!(connect(&link, Duration::ZERO, None).is_err());
         assert!(fs::read(&file).unwrap().is_empty());
-        assert!(connect(&file, Duration::ZERO).is_ok());
+        assert!(connect(&file, Duration::ZERO, None).is_ok());
     }
 
     #[cfg(any(target_os = "linux", target_os = "android"))]

@@ -10,6 +10,7 @@
 //! | `boot_clock.rs` | the clock that all processes share |
 //! | `records.rs` | guarded records, in a file of their own |
 //! | `number.rs` | how numbers are stored |
+//! | `owner.rs` | to whom the files belong |
 //! | `failure.rs` | errors |
 
 #[cfg(feature = "bench")]
@@ -21,6 +22,7 @@ mod database;
 mod doctor;
 mod failure;
 mod number;
+mod owner;
 mod records;
 mod wake_pipe;
 mod writer;

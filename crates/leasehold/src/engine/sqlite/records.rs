@@ -1,6 +1,7 @@
 //! Guarded records, in a file of their own beside that of the locks: locks end with the machine and need no fsync, records must
 //! outlive it.
 
+use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +12,7 @@ use rusqlite::{Connection, OptionalExtension, Row, Transaction, TransactionBehav
 use super::database::{self, Database, Location};
 use super::failure;
 use super::number::Number;
+use super::owner::Owner;
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::{AtomicStore, Content, Decide, Key, Record, Stamp, Version, ends_at};
 use crate::name::LockName;
@@ -53,6 +55,13 @@ impl Records {
         }
     }
 
+    /// Opens the file, and makes it if need be: for the owner of the locks, whoever this is.
+    fn open(&self) -> failure::Result<Database> {
+        let locks = fs::metadata(self.locks.file()).ok();
+        database::create(self.location.file(), locks.as_ref().map(Owner::of))?;
+        Database::open(&self.location, |path| open(path, self.busy_timeout))
+    }
+
     /// Carries out one transaction, away from the runtime's threads.
     async fn transaction<T: Send + 'static>(
         &self,
@@ -65,9 +74,7 @@ impl Records {
             loop {
                 let open = match &mut *database {
                     Some(open) => open,
-                    none => none.insert(Database::open(&records.location, |path| {
-                        open(path, records.busy_timeout)
-                    })?),
+                    none => none.insert(records.open()?),
                 };
                 let transaction =
                     Transaction::new_unchecked(&open.connection, TransactionBehavior::Immediate)?;
@@ -91,7 +98,7 @@ impl Records {
 }
 
 fn open(path: &Path, busy_timeout: Duration) -> failure::Result<Connection> {
-    let mut connection = database::connect(path, busy_timeout)?;
+    let mut connection = database::connect(path, busy_timeout, Some(APPLICATION))?;
     connection.execute_batch("PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = 1000")?;
     database::lay_out(&mut connection, APPLICATION, LAYOUT)?;
     Ok(connection)

@@ -7,7 +7,7 @@
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,6 +20,7 @@ use nix::unistd::mkfifo;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 
+use super::database::Access;
 use super::failure::of_path;
 use crate::claim::ClaimId;
 use crate::engine::wakeup::local_waiters::{self, LocalWaiters};
@@ -36,7 +37,7 @@ const NO_DRAFT_TAKES: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(super) struct WakePipes {
     folder: PathBuf,
-    permissions: u32,
+    access: Access,
     own: Mutex<Option<Arc<WakePipe>>>,
 }
 
@@ -75,11 +76,11 @@ impl Wakeup {
 }
 
 impl WakePipes {
-    /// With the database's permissions.
-    pub(super) fn new(folder: PathBuf, permissions: u32) -> Self {
+    /// For those who may use the database.
+    pub(super) fn new(folder: PathBuf, access: Access) -> Self {
         Self {
             folder,
-            permissions,
+            access,
             own: Mutex::default(),
         }
     }
@@ -144,12 +145,13 @@ impl WakePipes {
         let path = self.folder.join(&name);
         // Built under a name that sweepers leave alone for a while, until somebody reads from it.
         let draft = self.folder.join(format!("{name}.new"));
-        let permissions = Mode::from_bits_truncate(self.permissions & 0o666);
+        let Access { permissions, owner } = self.access;
+        let permissions = Mode::from_bits_truncate(permissions & 0o666);
         mkfifo(&draft, permissions).map_err(|errno| failed(errno.into()))?;
-        let opened = pipe::OpenOptions::new()
-            .open_receiver(&draft)
+        let opened = open_for_reading(&draft)
             .and_then(|reader| {
                 let _ = fchmod(&reader, permissions);
+                owner.give(&reader);
                 Ok((reader, open_for_writing(&draft)?))
             })
             .and_then(|ends| fs::rename(&draft, &path).map(|()| ends));
@@ -173,12 +175,15 @@ impl WakePipes {
         match fs::create_dir(&self.folder) {
             // Who may write to the database may also wait on it.
             Ok(()) => {
-                let search = (self.permissions & 0o666) | ((self.permissions & 0o444) >> 2);
+                let Access { permissions, owner } = self.access;
+                let search = (permissions & 0o666) | ((permissions & 0o444) >> 2);
                 let folder = OpenOptions::new()
                     .read(true)
                     .custom_flags((OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW).bits())
                     .open(&self.folder)?;
-                folder.set_permissions(fs::Permissions::from_mode(search))
+                folder.set_permissions(fs::Permissions::from_mode(search))?;
+                owner.give(&folder);
+                Ok(())
             }
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
             Err(error) => Err(error),
@@ -251,6 +256,18 @@ fn is_young(draft: &fs::DirEntry) -> bool {
     let made = draft.metadata().and_then(|pipe| pipe.modified());
     let age = made.map(|made| made.elapsed().unwrap_or_default());
     age.is_ok_and(|age| age < NO_DRAFT_TAKES)
+}
+
+/// Opens a pipe that was just made, before anybody else knows of it. Whoever may write to the folder may have put another one there.
+fn open_for_reading(path: &Path) -> io::Result<pipe::Receiver> {
+    let pipe = OpenOptions::new()
+        .read(true)
+        .custom_flags((OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW).bits())
+        .open(path)?;
+    match pipe.metadata()?.nlink() {
+        1 => pipe::Receiver::from_file(pipe),
+        _ => Err(no_pipe()),
+    }
 }
 
 /// Opens a pipe for writing, without waiting for a reader. Whatever else is there, put by someone who may write to the folder, is left alone.

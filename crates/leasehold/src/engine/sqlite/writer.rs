@@ -22,7 +22,7 @@ use tokio::sync::oneshot;
 
 use super::boot_clock::BootClock;
 use super::claims_table::ClaimsTable;
-use super::database::{self, Database, Location};
+use super::database::{self, Access, Database, Location};
 use super::failure::{self, Fault, of_path};
 use super::wake_pipe::{WakePipes, Wakeup};
 use crate::error::{Error, ErrorKind, Result};
@@ -52,7 +52,7 @@ pub(super) struct Writer {
 struct Shared {
     location: Location,
     database: Mutex<Database>,
-    permissions: u32,
+    access: Access,
     pipes: WakePipes,
     clock: BootClock,
     busy_timeout: Duration,
@@ -83,12 +83,12 @@ impl Writer {
         clock: BootClock,
     ) -> Result<Self> {
         let database = database::open(&location, busy_timeout, &clock)?;
-        let permissions = database.permissions;
+        let access = database.access;
         let shared = Shared {
             database: Mutex::new(database),
-            pipes: WakePipes::new(location.beside("-pipes"), permissions),
+            pipes: WakePipes::new(location.beside("-pipes"), access),
             location,
-            permissions,
+            access,
             clock,
             busy_timeout,
             queued: AtomicUsize::new(0),
@@ -351,7 +351,9 @@ impl Shared {
             let _ = table.commit();
         }
         drop(database);
-        let Ok(second) = database::connect(self.location.file(), Duration::ZERO) else {
+        let file = self.location.file();
+        let second = database::connect(file, Duration::ZERO, Some(database::APPLICATION));
+        let Ok(second) = second else {
             return;
         };
         // Most of the log while others write; then, while nobody can, the little that has come since, so that
@@ -367,15 +369,23 @@ impl Shared {
     /// The file whose lock gives the writer threads of all processes their turns.
     fn turn_file(&self) -> Result<File> {
         let path = self.location.beside("-turn");
-        let file = OpenOptions::new()
+        let Access { permissions, owner } = self.access;
+        let mut options = OpenOptions::new();
+        options
             .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(self.permissions)
+            .mode(permissions)
             // Whoever may write to the folder may have put a link or a pipe there.
-            .custom_flags((OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits())
-            .open(&path)
-            .map_err(|cause| of_path("cannot open", &path, cause))?;
+            .custom_flags((OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits());
+        let made = options.clone().create_new(true).open(&path);
+        let opened = match made {
+            Ok(made) => {
+                owner.give(&made);
+                Ok(made)
+            }
+            Err(cause) if cause.kind() == io::ErrorKind::AlreadyExists => options.open(&path),
+            Err(cause) => Err(cause),
+        };
+        let file = opened.map_err(|cause| of_path("cannot open", &path, cause))?;
         let metadata = file.metadata();
         let metadata = metadata.map_err(|cause| of_path("cannot read", &path, cause))?;
         if !metadata.is_file() {
@@ -383,8 +393,8 @@ impl Shared {
             return Err(of_path("cannot open", &path, cause));
         }
         // What umask has taken away from the database's permissions, where this user may say so.
-        if metadata.permissions().mode() & 0o666 != self.permissions {
-            let _ = file.set_permissions(std::fs::Permissions::from_mode(self.permissions));
+        if metadata.permissions().mode() & 0o666 != permissions {
+            let _ = file.set_permissions(std::fs::Permissions::from_mode(permissions));
         }
         Ok(file)
     }

@@ -133,13 +133,15 @@ async fn another_programs_database_is_left_alone() {
     file.sql()
         .execute_batch("CREATE TABLE accounts (id INTEGER); INSERT INTO accounts VALUES (7)")
         .unwrap();
+    let bytes = fs::read(&file.path).unwrap();
     let error = file.refused().await;
     assert_eq!(error.kind(), ErrorKind::EngineUnfit, "{error}");
-    let tables: i64 = file
-        .sql()
-        .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
-        .unwrap();
-    assert_eq!(tables, 1);
+    assert!(
+        fs::read(&file.path).unwrap() == bytes,
+        "it is a database in WAL mode now"
+    );
+    let beside = fs::read_dir(file.path.parent().unwrap()).unwrap();
+    assert_eq!(beside.count(), 1, "something was made beside it");
 }
 
 #[tokio::test]
