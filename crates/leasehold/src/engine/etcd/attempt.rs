@@ -207,7 +207,7 @@ impl Shared {
         let promised = hold.promised_until();
         let in_flight = self.leases.in_flight([hold].into_iter().chain(wait));
         let reply = self.client.txn(txn, Haste::Patient).await;
-        in_flight.is_over();
+        in_flight.answered();
         let reply = self.answer(reply, hold, wait)?;
         Ok(reply.map(|reply| (reply, promised)))
     }

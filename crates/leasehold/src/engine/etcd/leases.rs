@@ -344,7 +344,7 @@ pub(crate) struct InFlight<'a> {
 
 impl InFlight<'_> {
     /// There is an answer, or none is to be expected any more.
-    pub(crate) fn is_over(mut self) {
+    pub(crate) fn answered(mut self) {
         self.named.clear();
     }
 }

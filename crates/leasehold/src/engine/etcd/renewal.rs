@@ -156,7 +156,7 @@ impl Shared {
         let txn = protocol::take_over(found, &lease, &soon_gone);
         let in_flight = self.leases.in_flight([&lease]);
         let reply = self.client.txn(txn, Haste::Urgent).await;
-        in_flight.is_over();
+        in_flight.answered();
         let reply = self.answered_move(&[&lease], reply)?;
         let now = reply.range(usize::from(reply.succeeded));
         let now = now.ok_or_else(failure::nonsense)?.kvs.first();
@@ -269,7 +269,7 @@ impl Shared {
             leases_moved_to(part).for_each(|lease| lease.awaits_answer());
             let in_flight = self.leases.in_flight(leases_moved_to(part));
             let reply = self.client.txn(txn, Haste::Urgent).await;
-            in_flight.is_over();
+            in_flight.answered();
             (part, reply)
         });
         let mut moved = Vec::with_capacity(entries.len());
