@@ -28,7 +28,7 @@ impl Baseline for SqliteBaseline {
     async fn cycle(&self, name: &str) -> Result<Box<dyn BaselineLock>> {
         let path = self.0.beside("-baseline.db");
         database::create(&path, None)?;
-        let row = BaselineRow::open(database::connect(&path, PATIENCE)?, name)?;
+        let row = BaselineRow::open(database::connect(&path, PATIENCE, None)?, name)?;
         Ok(Box::new(row))
     }
 

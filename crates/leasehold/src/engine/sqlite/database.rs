@@ -19,7 +19,7 @@ use crate::error::{Error, ErrorKind};
 use crate::sync::Mutex;
 
 /// "Leas", so that a stray file of another program is not taken for ours.
-const APPLICATION: i32 = 0x4c65_6173;
+pub(super) const APPLICATION: i32 = 0x4c65_6173;
 
 /// Of both layouts, that of the locks and that of the records.
 const VERSION: i32 = 1;
@@ -320,7 +320,7 @@ pub(super) fn open(
 
 fn open_once(path: &Path, busy_timeout: Duration, clock: &BootClock) -> Result<Connection> {
     let boot = boot(BOOT_ID.map(Path::new))?;
-    let mut connection = connect(path, busy_timeout)?;
+    let mut connection = connect(path, busy_timeout, Some(APPLICATION))?;
     let registered = registered(&connection);
     if !matches!(registered, Ok(Some(_))) {
         lay_out(&mut connection, APPLICATION, LAYOUT)?;
@@ -334,7 +334,12 @@ fn open_once(path: &Path, busy_timeout: Duration, clock: &BootClock) -> Result<C
     Ok(connection)
 }
 
-pub(super) fn connect(path: &Path, busy_timeout: Duration) -> Result<Connection> {
+/// Connects to the database of an application, or to a new one; without an application, to any. Another program's is left as it is.
+pub(super) fn connect(
+    path: &Path,
+    busy_timeout: Duration,
+    application: Option<i32>,
+) -> Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let opened = {
         let _not_while_created = OPENING.lock();
@@ -347,6 +352,10 @@ pub(super) fn connect(path: &Path, busy_timeout: Duration) -> Result<Connection>
     // Without this, binding a name makes SQLite plan the statement anew each time.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     connection.set_prepared_statement_cache_capacity(64);
+    if let Some(application) = application {
+        // In one transaction: another process may be making the tables.
+        is_laid_out(&connection.unchecked_transaction()?, application)?;
+    }
     let mode: String = connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
     if mode != "wal" {
         return Err(unfit("this file system cannot hold a database in WAL mode").into());
@@ -409,24 +418,40 @@ fn renew_register(connection: &mut Connection, boot: &str, clock: &BootClock) ->
 /// Makes the tables in an empty file; refuses a file of another program, or of another version.
 pub(super) fn lay_out(connection: &mut Connection, application: i32, layout: &str) -> Result<()> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let number = |sql| transaction.query_row(sql, [], |row| row.get::<_, i32>(0));
-    let version = number("PRAGMA user_version")?;
-    match number("PRAGMA application_id")? {
-        same if same == application && version == VERSION => return Ok(()),
-        same if same == application => {
-            return Err(unfit(format!(
-                "the file was made by another version of leasehold (layout {version}, here {VERSION})"
-            ))
-            .advise("let all programs that use the file have the same version, or use another path")
-            .into());
+    if is_laid_out(&transaction, application)? {
+        let version = number(&transaction, "PRAGMA user_version")?;
+        if version == VERSION {
+            return Ok(());
         }
-        0 if version == 0 && number("SELECT count(*) FROM sqlite_schema")? == 0 => {}
-        _ => return Err(unfit("the file is the database of another program").into()),
+        return Err(unfit(format!(
+            "the file was made by another version of leasehold (layout {version}, here {VERSION})"
+        ))
+        .advise("let all programs that use the file have the same version, or use another path")
+        .into());
     }
     transaction.execute_batch(layout)?;
     transaction.pragma_update(None, "application_id", application)?;
     transaction.pragma_update(None, "user_version", VERSION)?;
     Ok(transaction.commit()?)
+}
+
+/// Whether the file is the application's, in whichever version, and not empty; an error if it is another program's.
+fn is_laid_out(connection: &Connection, application: i32) -> Result<bool> {
+    let id = number(connection, "PRAGMA application_id")?;
+    if id == application {
+        return Ok(true);
+    }
+    let is_empty = id == 0
+        && number(connection, "PRAGMA user_version")? == 0
+        && number(connection, "SELECT count(*) FROM sqlite_schema")? == 0;
+    match is_empty {
+        true => Ok(false),
+        false => Err(unfit("the file is the database of another program").into()),
+    }
+}
+
+fn number(connection: &Connection, sql: &str) -> rusqlite::Result<i32> {
+    connection.query_row(sql, [], |row| row.get(0))
 }
 
 fn shorten_log(path: &Path, connection: &Connection) {

@@ -98,7 +98,7 @@ impl Records {
 }
 
 fn open(path: &Path, busy_timeout: Duration) -> failure::Result<Connection> {
-    let mut connection = database::connect(path, busy_timeout)?;
+    let mut connection = database::connect(path, busy_timeout, Some(APPLICATION))?;
     connection.execute_batch("PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = 1000")?;
     database::lay_out(&mut connection, APPLICATION, LAYOUT)?;
     Ok(connection)

@@ -351,7 +351,9 @@ impl Shared {
             let _ = table.commit();
         }
         drop(database);
-        let Ok(second) = database::connect(self.location.file(), Duration::ZERO) else {
+        let file = self.location.file();
+        let second = database::connect(file, Duration::ZERO, Some(database::APPLICATION));
+        let Ok(second) = second else {
             return;
         };
         // Most of the log while others write; then, while nobody can, the little that has come since, so that
