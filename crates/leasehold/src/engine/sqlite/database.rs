@@ -378,7 +378,8 @@ pub(super) fn connect(
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     connection.set_prepared_statement_cache_capacity(64);
     if let Some(application) = application {
-        is_laid_out(&connection, application)?;
+        // In one transaction: another process may be making the tables.
+        is_laid_out(&connection.unchecked_transaction()?, application)?;
     }
     let mode: String = connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
     if mode != "wal" {

@@ -3,6 +3,8 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
+use std::sync::Barrier;
+use std::thread;
 use std::time::Duration;
 
 use leasehold::engine::sqlite::SqliteConfig;
@@ -142,6 +144,26 @@ async fn another_programs_database_is_left_alone() {
     );
     let beside = fs::read_dir(file.path.parent().unwrap()).unwrap();
     assert_eq!(beside.count(), 1, "something was made beside it");
+}
+
+/// Each sees whether it is another program's, while others make the tables.
+#[test]
+fn new_file_is_opened_by_many_at_once() {
+    for _ in 0..20 {
+        let file = File::new();
+        let url = format!("sqlite:{}", file.path.display());
+        let together = Barrier::new(8);
+        thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    let mut runtime = tokio::runtime::Builder::new_current_thread();
+                    let runtime = runtime.enable_all().build().unwrap();
+                    together.wait();
+                    runtime.block_on(Locks::connect(&url)).unwrap();
+                });
+            }
+        });
+    }
 }
 
 #[tokio::test]
