@@ -186,8 +186,13 @@ async fn events_are_told_and_replayed() {
     for name in ["b/1", "a/1"] {
         let lease = locks.lock(name).acquire().await.unwrap();
         let encoded = name.replace('/', "%2F");
-        let mut own = hold(&server, &encoded, json!({"wait": "1ms"})).await;
-        own.says("timed-out").await;
+        let mut own = hold(&server, &encoded, json!({})).await;
+        own.says("event: waiting").await;
+        drop(own);
+        until("it has left", async || {
+            locks.inspect(name).await.unwrap().waiters.is_empty()
+        })
+        .await;
         lease.release().await.unwrap();
     }
     let said = live.says("event: waiting").await;
