@@ -76,6 +76,7 @@ mod s3 {
     mod doctor;
     mod faults;
     mod input;
+    mod records;
 }
 
 #[cfg(feature = "etcd")]
