@@ -73,10 +73,10 @@ pub(crate) struct Renewal {
 
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    /// It holds the lock, by this sign of life.
-    Granted(u64, Life),
+    /// It holds the lock with this token. Others count from no earlier than this moment: its last sign of life left then.
+    Granted(u64, Moment),
     Held(Contention),
-    Renewed(u64, Life),
+    Renewed(u64, Moment),
     Lost,
     /// Whether it was held.
     Released(bool),
@@ -199,10 +199,9 @@ impl Present<'_> {
         if fits && document.queue.is_empty() {
             let token = self.next_token(document)?;
             let holder = Holder::new(claim, token, self.life());
-            let granted = Outcome::Granted(token, holder.life);
             document.holders.push(holder);
             is_not_too_long(document)?;
-            return Ok(granted);
+            return Ok(Outcome::Granted(token, self.now));
         }
         let ahead = place.unwrap_or(document.queue.len());
         match place {
@@ -225,19 +224,20 @@ impl Present<'_> {
 
     /// The claim holds the lock already, or was handed it.
     fn hold_on(&mut self, claim: &Claim, holder: &mut Holder) -> Outcome {
-        let ours = self.sightings.sight(&holder.life);
+        let sight = self.sightings.sight(&holder.life);
         let ttl = millis(claim.ttl.get());
-        let known = ours.is_some_and(|sight| sight.ours) && !holder.offered;
-        if !known || holder.ttl < ttl {
-            // Since when others count is not known, or not for how long: from this sign of life on it is.
-            holder.ttl = match holder.offered {
-                true => ttl,
-                false => holder.ttl.max(ttl),
-            };
-            holder.offered = false;
-            holder.life = self.life_after(holder.life);
+        let known = sight.filter(|sight| sight.ours && !holder.offered);
+        if let Some(sight) = known.filter(|_| holder.ttl >= ttl) {
+            return Outcome::Granted(holder.token, sight.at);
         }
-        Outcome::Granted(holder.token, holder.life)
+        // Since when others count is not known, or not for how long: from this sign of life on it is.
+        holder.ttl = match holder.offered {
+            true => ttl,
+            false => holder.ttl.max(ttl),
+        };
+        holder.offered = false;
+        holder.life = self.life_after(holder.life);
+        Outcome::Granted(holder.token, self.now)
     }
 
     fn renew(&mut self, renewal: &Renewal, document: &mut Document) -> Result<Outcome> {
@@ -264,7 +264,7 @@ impl Present<'_> {
         };
         holder.offered = false;
         holder.life = self.life_after(holder.life);
-        Ok(Outcome::Renewed(holder.token, holder.life))
+        Ok(Outcome::Renewed(holder.token, self.now))
     }
 
     fn release(&mut self, claim: &Signature, document: &mut Document) -> Result<Outcome> {

@@ -268,6 +268,25 @@ async fn renewals_of_one_claim_that_come_together_both_count() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn attempt_and_renewal_that_come_together_both_count() {
+    let World { one, clock, .. } = world();
+    let held = claim(1, 60_000);
+    let first = grant(&one, &held).await;
+    tokio::time::sleep(ms(1000)).await;
+    let sent = clock.now();
+    let (again, renewed) = tokio::join!(one.try_acquire(&held), renew(&one, &held));
+    let Attempt::Granted(again) = again.unwrap() else {
+        panic!("held");
+    };
+    assert_eq!(again.token, first.token);
+    assert!(again.valid_until >= first.valid_until);
+    let Renewal::Renewed(renewed) = renewed.unwrap() else {
+        panic!("lost");
+    };
+    assert_eq!(renewed.valid_until, sent + held.ttl.validity());
+}
+
+#[tokio::test(start_paused = true)]
 async fn requests_that_come_together_are_written_together() {
     let World { store, one, .. } = world();
     grant(&one, &claim(0, 60_000)).await;
