@@ -401,6 +401,30 @@ async fn locks_that_nobody_needs_are_forgotten() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn locks_asked_for_in_an_outage_are_forgotten() {
+    let World { store, one, .. } = world();
+    let named = |name: String| Claim {
+        name: crate::name::LockName::new(name).unwrap(),
+        ..claim(1, 60_000)
+    };
+    store.fail(&[Fault::Lost; 1000]);
+    store.fail_reads(u64::MAX);
+    for nth in 0..1000 {
+        let asked = named(format!("n{nth}"));
+        assert!(one.try_acquire(&asked).await.is_err());
+    }
+    store.fail_reads(0);
+    // A write may be late, but not by so much.
+    tokio::time::sleep(ms(3_600_000)).await;
+    for nth in 0..1500 {
+        let asked = named(format!("m{nth}"));
+        grant(&one, &asked).await;
+        one.release(&asked).await.unwrap();
+    }
+    assert!(one.remembered() < 200, "{}", one.remembered());
+}
+
+#[tokio::test(start_paused = true)]
 async fn write_that_is_sent_twice_on_the_way_counts_once() {
     for tells in [true, false] {
         let World {
