@@ -67,6 +67,7 @@ mod dynamodb {
     mod faults;
     mod fleets;
     mod input;
+    mod leftovers;
     mod load;
     mod records;
 }
