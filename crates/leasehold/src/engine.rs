@@ -431,7 +431,8 @@ pub struct Renew<'a> {
     /// Its token; unknown to a process that knows nothing but the claim id.
     pub token: Option<FencingToken>,
     /// Whether the claim ends after its TTL even if more time is left. Only the core's own last renewal, that of
-    /// `hold_at_least`, may do so: any other one could cut the lock from under a holder that relies on the time left.
+    /// `hold_at_least`, may do so: any other one could cut the lock from under a holder that relies on the time left. After it nobody relies
+    /// on the claim, and its end holds for every client, also for one that has just connected.
     pub shorten: bool,
 }
 

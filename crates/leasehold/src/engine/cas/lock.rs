@@ -429,9 +429,8 @@ impl<S: CasStore> Lock<S> {
                 .sightings
                 .sight(&holder.life)
                 .is_some_and(|sight| sight.ours);
-            let left = self
-                .sightings
-                .left(&holder.life, holder.ttl, self.clock.now());
+            let (now, wall) = (self.clock.now(), wall_clock_micros());
+            let left = self.sightings.left_of(holder, now, wall);
             ours && left.is_some()
         })
     }
