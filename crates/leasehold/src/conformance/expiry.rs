@@ -197,7 +197,7 @@ async fn a_renewal_never_shortens_the_lock(ground: Ground) {
     let shorter = with_ttl(&held, ms(200));
     // A lock that ends with a session is renewed in that session alone.
     let renewer = match engine.about().capabilities.expiry {
-        Expiry::Ttl => &*other,
+        Expiry::Ttl | Expiry::Observed => &*other,
         Expiry::Session => &*engine,
     };
     // Once by the id alone, as another process would, and once as the holder.
@@ -218,7 +218,7 @@ async fn a_resumed_lease_never_shortens_the_lock(ground: Ground) {
     let name = ground.name("x");
     let lease = locks.lock(&name).ttl(LONG).acquire().await.unwrap();
     let resumer = match locks.capabilities().expiry {
-        Expiry::Ttl => &other,
+        Expiry::Ttl | Expiry::Observed => &other,
         Expiry::Session => &locks,
     };
     let resumed = resumer.resume(&name, lease.claim_id()).unwrap();

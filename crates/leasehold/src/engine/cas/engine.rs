@@ -22,8 +22,8 @@ use crate::clock::{Clock, Moment};
 use crate::engine::doctor::Finding;
 use crate::engine::wakeup::local_waiters::LocalWaiters;
 use crate::engine::{
-    About, Attempt, Engine, Fairness, Grant, LockInfo, LossReason, Query, Released, Renew, Renewal,
-    Survives, Wake,
+    About, Attempt, Engine, Expiry, Fairness, Grant, LockInfo, LossReason, Query, Released, Renew,
+    Renewal, Survives, Wake,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::GuardedStore;
@@ -229,8 +229,9 @@ impl<S: CasStore> Engine for CasEngine<S> {
     fn about(&self) -> About {
         let shared = &self.shared;
         let mut capabilities = shared.store.capabilities();
-        if shared.settings.max_clock_skew.is_some() {
-            capabilities.survives = without_clock_steps(capabilities.survives);
+        match shared.settings.max_clock_skew {
+            Some(_) => capabilities.survives = without_clock_steps(capabilities.survives),
+            None => capabilities.expiry = Expiry::Observed,
         }
         let found = shared.store.found();
         About::new(shared.store.scheme(), shared.store.location(), capabilities)
