@@ -64,6 +64,7 @@ mod dynamodb {
     mod conditions;
     mod credentials;
     mod doctor;
+    mod expiry;
     mod faults;
     mod fleets;
     mod input;
