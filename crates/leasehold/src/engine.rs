@@ -433,7 +433,8 @@ pub struct Renew<'a> {
     /// Its token; unknown to a process that knows nothing but the claim id.
     pub token: Option<FencingToken>,
     /// Whether the claim ends after its TTL even if more time is left. Only the core's own last renewal, that of
-    /// `hold_at_least`, may do so: any other one could cut the lock from under a holder that relies on the time left.
+    /// `hold_at_least`, may do so: any other one could cut the lock from under a holder that relies on the time left. After it nobody relies
+    /// on the claim, and its end holds for every client, also for one that has just connected.
     pub shorten: bool,
 }
 
@@ -692,6 +693,9 @@ pub enum TokenSource {
 pub enum Expiry {
     /// With the claim's own TTL.
     Ttl,
+    /// With the claim's own TTL, which each client counts on its own clock, from when it first saw the last renewal: the store has no clock. One
+    /// that has just connected counts a dead holder's whole TTL anew, so a process that makes a single attempt never outwaits it.
+    Observed,
     /// With the session of the process that held it; a lock cannot outlive it, whatever its TTL. In a
     /// process that lives, a claim that is not renewed ends with its TTL.
     Session,

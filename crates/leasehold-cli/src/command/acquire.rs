@@ -20,8 +20,8 @@ pub(super) async fn acquire(context: Context, args: AcquireArgs) -> Outcome {
         request.ttl = sticky_ttl(until)?;
     }
     let mut locks = context.connect_for(&mut request).await?;
-    if args.until.is_some() {
-        locks = of_no_process(&locks, &request)?;
+    if let Some(until) = args.until {
+        locks = of_no_process(&locks, &request, until)?;
     }
     let mut signals = Signals::listen()?;
     let lease = waiting::acquire(&locks, &request, &mut signals, context.json).await?;
@@ -82,16 +82,23 @@ fn sticky_ttl(until: Until) -> leasehold::Result<Ttl> {
 }
 
 /// Claims are those of no process: a process id of 0 marks them.
-fn of_no_process(locks: &Locks, request: &Request) -> leasehold::Result<Locks> {
+fn of_no_process(locks: &Locks, request: &Request, until: Until) -> leasehold::Result<Locks> {
     let able = locks.capabilities();
-    if able.expiry != Expiry::Ttl || able.reach == Reach::Process {
-        let what = "a lock of this engine ends with the process that acquired it, so nobody can hold it with --until";
-        return Err(Error::new(ErrorKind::Unsupported, what)
-            .advise(
-                "keep it held with `leasehold run NAME -- sleep infinity`, or use another engine",
-            )
-            .during("acquire", locks.location())
-            .on(&request.name));
+    let refused = |what, advice| {
+        let error = Error::new(ErrorKind::Unsupported, what).advise(advice);
+        Err(error.during("acquire", locks.location()).on(&request.name))
+    };
+    if able.expiry == Expiry::Session || able.reach == Reach::Process {
+        return refused(
+            "a lock of this engine ends with the process that acquired it, so nobody can hold it with --until",
+            "keep it held with `leasehold run NAME -- sleep infinity`, or use another engine",
+        );
+    }
+    if able.expiry == Expiry::Observed && !matches!(until, Until::Forever) {
+        return refused(
+            "this engine has no clock: each process counts the time of a lock from when it first sees it, so it would not end at that time",
+            "hold it with --until forever and release it yourself, or let the clocks of all hosts count, with max_clock_skew=5s in the URL",
+        );
     }
     let me = locks.claimant();
     locks.on_behalf_of(Claimant::new(&me.label, &me.host, 0))

@@ -118,7 +118,7 @@ fn rules(locks: &Locks, ttl: Duration) -> leasehold::Result<Rules> {
         ttl,
         fifo: able.fairness == Fairness::Fifo,
         claim_ends: match able.expiry {
-            Expiry::Ttl => ttl + Duration::from_secs(1),
+            Expiry::Ttl | Expiry::Observed => ttl + Duration::from_secs(1),
             _ => ttl.max(SESSION_ENDS),
         },
     })

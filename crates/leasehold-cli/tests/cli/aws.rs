@@ -30,6 +30,25 @@ fn server_with_bucket() -> AwsServer {
 }
 
 #[test]
+fn freeze_that_would_not_end_in_time_is_refused() {
+    let (sandbox, server) = (Sandbox::new(), server_with_bucket());
+    for (options, until, code) in [
+        ("", "forever", 0),
+        ("", "3days", 64),
+        ("&max_clock_skew=5s", "3days", 0),
+    ] {
+        for url in [server.dynamodb(options), server.s3(options)] {
+            let name = format!("deploy{code}{until}");
+            let args = ["acquire", &name, "--until", until, "--reason", "holidays"];
+            let done = on(&sandbox, &url, &args);
+            assert_eq!(done.code, code, "{url}: {}", done.stderr);
+            let advised = done.stderr.contains("max_clock_skew=5s");
+            assert_eq!(advised, code == 64, "{}", done.stderr);
+        }
+    }
+}
+
+#[test]
 fn a_claim_from_acquire_to_release() {
     let (sandbox, server) = (Sandbox::new(), server_with_bucket());
     for url in [server.dynamodb(""), server.s3("")] {

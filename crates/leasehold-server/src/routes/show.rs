@@ -439,6 +439,7 @@ fn plain(able: &Capabilities) -> Vec<&'static str> {
     });
     told.push(match able.expiry {
         Expiry::Session => "A lock ends with the session of the server that holds it.",
+        Expiry::Observed => "A lock whose holder has died ends with its TTL, which each client counts from when it first saw the last renewal.",
         _ => "A lock whose holder has died ends with its TTL.",
     });
     told.push(match (able.shared, able.permits) {

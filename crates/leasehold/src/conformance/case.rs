@@ -82,7 +82,7 @@ impl Need {
             Need::Permits => able.permits,
             Need::NoPermits => !able.permits,
             Need::Fifo => able.fairness == Fairness::Fifo,
-            Need::OwnTtl => able.expiry == Expiry::Ttl,
+            Need::OwnTtl => able.expiry != Expiry::Session,
             Need::Store => able.store,
             Need::Processes => processes,
             Need::SurvivesRestart => able.survives.contains(&Survives::EngineRestart),

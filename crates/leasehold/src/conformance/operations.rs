@@ -349,14 +349,16 @@ impl<'a> Run<'a> {
             Step::Reconnect { client } => {
                 let client = &mut self.clients[usize::from(client)];
                 // Where locks end with the client's session, its claims would too.
-                if client.about().capabilities.expiry == Expiry::Ttl {
+                if client.about().capabilities.expiry != Expiry::Session {
                     *client = self.ground.engine().await;
                 }
                 Ok(())
             }
             Step::Restart => {
                 let able = self.clients[0].about().capabilities;
-                if able.survives.contains(&Survives::EngineRestart) && able.expiry == Expiry::Ttl {
+                if able.survives.contains(&Survives::EngineRestart)
+                    && able.expiry != Expiry::Session
+                {
                     self.clients.clear();
                     self.ground.fixture().restart().await;
                     self.connect().await;

@@ -30,7 +30,7 @@ const LOADED: Duration = ms(2500);
 /// that, or nobody ever comes in.
 fn until_the_next_kill(able: &Capabilities) -> Duration {
     ms(match able.expiry {
-        Expiry::Ttl => fastrand::u64(20..=120),
+        Expiry::Ttl | Expiry::Observed => fastrand::u64(20..=120),
         Expiry::Session => fastrand::u64(200..=700),
     })
 }

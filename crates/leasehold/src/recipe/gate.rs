@@ -1,8 +1,8 @@
 //! What remembers, until the period is over, that the work was done.
 //!
 //! Where locks end with their own TTL it is a lock: taken for the rest of the period and left alone, it ends by the engine's
-//! clock, and leaves nothing behind. Where locks end with the session of their holder it is a guarded record, and the hosts' clocks
-//! count.
+//! clock, and leaves nothing behind. Where locks end with the session of their holder, or each client counts their time from when it first saw
+//! them, it is a guarded record, and the hosts' clocks count.
 
 use std::time::Duration;
 
@@ -87,7 +87,9 @@ impl Gate {
     pub(super) fn of(lock: &LockName, locks: &Locks, label: Option<&str>) -> Result<Self> {
         let kept = match locks.capabilities().expiry {
             Expiry::Ttl => Kept::AsLock,
-            Expiry::Session => Kept::AsRecord(locks.store()?.at(Key::beside(lock, RUN))),
+            Expiry::Observed | Expiry::Session => {
+                Kept::AsRecord(locks.store()?.at(Key::beside(lock, RUN)))
+            }
         };
         let by = Claimant {
             label: label.unwrap_or(&locks.claimant().label).to_owned(),

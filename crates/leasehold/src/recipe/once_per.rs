@@ -16,7 +16,8 @@ impl LockRequest {
     /// Asks to be the one that does the work in this period, which is 10 ms to 24 h long and begins with the start of the last
     /// run.
     ///
-    /// Where locks expire by the engine's clock, the period does too, whatever the hosts' clocks say. Use a little less than the time
+    /// Where locks expire by the engine's clock, the period does too, whatever the hosts' clocks say; on ZooKeeper, DynamoDB and S3 the clocks of
+    /// the hosts count. Use a little less than the time
     /// between two starts, such as 50 minutes for an hourly job: a start that comes before the end of the period does not run.
     ///
     /// ```

@@ -70,9 +70,11 @@ mod dynamodb {
     mod conditions;
     mod credentials;
     mod doctor;
+    mod expiry;
     mod faults;
     mod fleets;
     mod input;
+    mod leftovers;
     mod load;
     mod records;
 }
@@ -82,6 +84,7 @@ mod s3 {
     mod doctor;
     mod faults;
     mod input;
+    mod records;
 }
 
 #[cfg(feature = "etcd")]

@@ -4,7 +4,11 @@ const WORDS = {
   reach: { process: "the tasks of one process", machine: "the processes of one machine", network: "all who reach the store" },
   fairness: { fifo: "first come, first served", random: "no order" },
   safety: { correctness: "correctness: a failure of the store does not let a second holder in", efficiency: "efficiency: a failure of the store can let a second holder in" },
-  expiry: { ttl: "after the TTL, unless renewed", session: "with the session of the holder" },
+  expiry: {
+    ttl: "after the TTL, unless renewed",
+    observed: "after the TTL, counted by each client from when it first saw the last renewal",
+    session: "with the session of the holder",
+  },
   tokens: { hybrid_clock: "a hybrid clock", store_revision: "the revision of the store" },
   survives: { client_killed: "a client that is killed", engine_restart: "a restart of the engine", power_loss: "a power failure", node_loss: "the loss of a node", clock_step: "a step of the clock" },
 };

@@ -73,6 +73,9 @@ pub(crate) struct Holder {
     /// It was handed the lock, and has not taken it yet.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) offered: bool,
+    /// It stays for the rest of `hold_at_least`: nobody relies on it any more, so it ends by the wall clock too.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(crate) unattended: bool,
     pub(crate) who: Meta,
 }
 
@@ -187,6 +190,7 @@ impl Holder {
             life,
             since: life.at,
             offered: false,
+            unattended: false,
             who: Meta::of(claim),
         }
     }
@@ -201,6 +205,7 @@ impl Holder {
             life,
             since: life.at,
             offered: true,
+            unattended: false,
             who: waiter.who,
         }
     }
@@ -215,6 +220,7 @@ impl Holder {
             life,
             since: life.at,
             offered: false,
+            unattended: false,
             who,
         }
     }

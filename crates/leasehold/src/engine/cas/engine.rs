@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use futures_util::future::join_all;
 
 use super::config::Settings;
-use super::document::{Life, Signature};
+use super::document::Signature;
 use super::lock::Lock;
 use super::poller;
 use super::rules::{Outcome, Renewal as RenewalOf, Request, Terms};
@@ -22,8 +22,8 @@ use crate::clock::{Clock, Moment};
 use crate::engine::doctor::Finding;
 use crate::engine::wakeup::local_waiters::LocalWaiters;
 use crate::engine::{
-    About, Attempt, Engine, Fairness, Grant, LockInfo, LossReason, Query, Released, Renew, Renewal,
-    Survives, Wake,
+    About, Attempt, Engine, Expiry, Fairness, Grant, LockInfo, LossReason, Query, Released, Renew,
+    Renewal, Survives, Wake,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::GuardedStore;
@@ -115,15 +115,13 @@ impl<S: CasStore> Shared<S> {
         lock
     }
 
-    fn grant(&self, token: u64, life: &Life, ttl: Ttl) -> Result<Grant> {
+    fn grant(&self, token: u64, since: Moment, ttl: Ttl) -> Result<Grant> {
         let token = FencingToken::new(token).ok_or_else(|| {
             let what = format!("the fencing token {token} is out of range");
             Error::new(ErrorKind::EngineUnfit, what)
                 .advise("set the clocks right, and use another table, bucket or prefix")
                 .of_unknown_effect()
         })?;
-        let sight = self.sightings.sight(life);
-        let since = sight.map_or(Moment::from_origin(Default::default()), |sight| sight.at);
         Ok(Grant {
             token,
             valid_until: since + ttl.validity(),
@@ -146,8 +144,8 @@ impl<S: CasStore> Shared<S> {
             lock.forget(&signature);
         }
         match served? {
-            Outcome::Granted(token, life) => {
-                Ok(Attempt::Granted(self.grant(token, &life, claim.ttl)?))
+            Outcome::Granted(token, since) => {
+                Ok(Attempt::Granted(self.grant(token, since, claim.ttl)?))
             }
             Outcome::Held(contention) => {
                 if claim.queues && !lock.expect(signature, claim.id) {
@@ -180,8 +178,8 @@ impl<S: CasStore> Shared<S> {
             shorten: renew.shorten,
         });
         match self.lock(&renew.claim.name).serve(request).await? {
-            Outcome::Renewed(token, life) => {
-                let grant = self.grant(token, &life, renew.claim.ttl)?;
+            Outcome::Renewed(token, since) => {
+                let grant = self.grant(token, since, renew.claim.ttl)?;
                 Ok(Renewal::Renewed(grant))
             }
             Outcome::Lost => Ok(Renewal::Lost(LossReason::Gone)),
@@ -231,8 +229,9 @@ impl<S: CasStore> Engine for CasEngine<S> {
     fn about(&self) -> About {
         let shared = &self.shared;
         let mut capabilities = shared.store.capabilities();
-        if shared.settings.max_clock_skew.is_some() {
-            capabilities.survives = without_clock_steps(capabilities.survives);
+        match shared.settings.max_clock_skew {
+            Some(_) => capabilities.survives = without_clock_steps(capabilities.survives),
+            None => capabilities.expiry = Expiry::Observed,
         }
         let found = shared.store.found();
         About::new(shared.store.scheme(), shared.store.location(), capabilities)

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::document::{Document, Life};
+use super::document::{Document, Holder};
 use super::engine::{Shared, nonsense};
 use super::rules::{Outcome, Request};
+use super::sightings::Sightings;
 use super::store::CasStore;
 use crate::clock::Moment;
 use crate::engine::{HolderInfo, LockInfo, Query, WaiterInfo};
@@ -41,11 +42,11 @@ impl<S: CasStore> Shared<S> {
     }
 
     fn describe(&self, name: LockName, document: Document) -> LockInfo {
-        let (now, wall) = (self.clock.now(), wall_clock_micros() / 1000);
-        let ago = |then: u64| Duration::from_millis(wall.saturating_sub(then));
+        let (now, wall) = (self.clock.now(), wall_clock_micros());
+        let ago = |then: u64| Duration::from_millis((wall / 1000).saturating_sub(then));
         let mut info = LockInfo::new(name);
         for holder in document.holders {
-            let Some(time_left) = self.time_left(&holder.life, holder.ttl, now, wall) else {
+            let Some(time_left) = self.time_left(&holder, now, wall) else {
                 continue;
             };
             let mode = holder.mode();
@@ -60,7 +61,10 @@ impl<S: CasStore> Shared<S> {
             });
         }
         for waiter in document.queue {
-            if self.left(&waiter.life, waiter.ttl, now).is_none() {
+            // As a waiter of this process has timed it, or a list before.
+            let timed = [&*self.sightings, &self.listed];
+            let has_left = |by: &&Sightings| by.left(&waiter.life, waiter.ttl, now, wall).is_none();
+            if timed.iter().any(has_left) {
                 continue;
             }
             let mode = waiter.mode();
@@ -75,16 +79,12 @@ impl<S: CasStore> Shared<S> {
         info
     }
 
-    /// As a waiter of this process has timed it, or a list before.
-    fn left(&self, life: &Life, ttl: u64, now: Moment) -> Option<Duration> {
-        let left = self.sightings.left(life, ttl, now)?;
-        Some(left.min(self.listed.left(life, ttl, now)?))
-    }
-
     /// As this process has timed it, or less by the clock of whoever wrote it, if that is of any use.
-    fn time_left(&self, life: &Life, ttl: u64, now: Moment, wall: u64) -> Option<Duration> {
-        let left = self.left(life, ttl, now)?;
-        match life.at.saturating_add(ttl).checked_sub(wall) {
+    fn time_left(&self, holder: &Holder, now: Moment, wall: u64) -> Option<Duration> {
+        let left = self.sightings.left_of(holder, now, wall)?;
+        let left = left.min(self.listed.left_of(holder, now, wall)?);
+        let end = holder.life.at.saturating_add(holder.ttl);
+        match end.checked_sub(wall / 1000) {
             Some(by_wall_clock) => Some(left.min(Duration::from_millis(by_wall_clock))),
             None => Some(left),
         }

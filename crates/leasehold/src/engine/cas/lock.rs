@@ -25,6 +25,10 @@ const TRIES: usize = 60;
 /// How often a write is looked for whose answer was lost.
 const LOOKS: usize = 3;
 
+/// So long after it was sent, a write whose answer was lost is carried out by nobody: AWS refuses a signature whose time is 15 minutes off, and the
+/// clock that it was made by may have been ahead by as much.
+const LATEST: Duration = Duration::from_secs(30 * 60);
+
 struct Pending {
     request: Request,
     /// `None` if nobody has begun with it, and whoever would have is gone.
@@ -69,11 +73,19 @@ struct Doubt {
     replace: Option<String>,
     /// While nothing is there, or an idle document of a lower token than this.
     create: Option<u64>,
+    /// When the last of them was not answered.
+    since: Option<Moment>,
 }
 
 impl Doubt {
     fn exists(&self) -> bool {
         self.replace.is_some() || self.create.is_some()
+    }
+
+    /// Whether one of them may still arrive.
+    fn is_open(&self, now: Moment) -> bool {
+        let is_recent = |since| now.since(since) < LATEST;
+        self.exists() && self.since.is_some_and(is_recent)
     }
 }
 
@@ -323,7 +335,7 @@ impl<S: CasStore> Lock<S> {
             Err(failure) => failure,
         };
         // Nobody knows whether it was carried out, or will be. Its version tells, and to send it again does no harm: its condition holds once.
-        view.doubt_write(document.token);
+        view.doubt_write(document.token, self.clock.now());
         for _ in 0..LOOKS {
             let Ok(found) = self.store.read(&self.name).await else {
                 continue;
@@ -403,7 +415,8 @@ impl<S: CasStore> Lock<S> {
     /// Nobody waits and nothing is asked: it can be forgotten.
     pub(crate) fn is_quiet(&self) -> bool {
         let state = self.state.lock();
-        let busy = state.serving || state.polling || state.view.doubt.exists();
+        let in_doubt = state.view.doubt.is_open(self.clock.now());
+        let busy = state.serving || state.polling || in_doubt;
         !busy && state.waiting.is_empty() && !self.is_held_by_us(&state.view)
     }
 
@@ -416,9 +429,8 @@ impl<S: CasStore> Lock<S> {
                 .sightings
                 .sight(&holder.life)
                 .is_some_and(|sight| sight.ours);
-            let left = self
-                .sightings
-                .left(&holder.life, holder.ttl, self.clock.now());
+            let (now, wall) = (self.clock.now(), wall_clock_micros());
+            let left = self.sightings.left_of(holder, now, wall);
             ours && left.is_some()
         })
     }
@@ -487,7 +499,7 @@ impl<S> Drop for Serving<S> {
         state.serving = false;
         if let Some(mut view) = self.view.take() {
             // A write may have been sent.
-            view.doubt_write(wall_clock_micros());
+            view.doubt_write(wall_clock_micros(), self.lock.clock.now());
             view.known = Known::Nothing;
             state.view = view;
         }
@@ -508,7 +520,8 @@ enum Write {
 
 impl View {
     /// A write with this token, on condition of what is known, was not answered.
-    fn doubt_write(&mut self, token: u64) {
+    fn doubt_write(&mut self, token: u64, now: Moment) {
+        self.doubt.since = Some(now);
         match &self.known {
             Known::There(stored) => self.doubt.replace = Some(stored.tag.clone()),
             Known::Nothing | Known::Absent => {

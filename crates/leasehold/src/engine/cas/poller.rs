@@ -4,7 +4,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::document::{Document, Life, Signature};
+use super::document::{Document, Holder, Signature};
 use super::engine::Shared;
 use super::lock::Lock;
 use super::rules::{Present, Request};
@@ -149,21 +149,22 @@ impl Plan {
         };
         let now = shared.clock.now();
         let mut settled = document.clone();
+        let wall = wall_clock_micros();
         let mut present = Present {
             now,
-            wall: wall_clock_micros(),
+            wall,
             sightings: &shared.sightings,
             terms,
             random: fastrand::Rng::with_seed(0),
             made: Vec::new(),
         };
         let is_settled = present.settle(&mut settled).is_ok() && settled == *document;
-        let ends = |life: &Life, ttl: u64| {
-            let left = shared.sightings.left(life, ttl, now);
+        let ends = |holder: &Holder| {
+            let left = shared.sightings.left_of(holder, now, wall);
             now + left.unwrap_or_default()
         };
         // One that has ended already is the reason to wake someone, not to look again.
-        let holders = document.holders.iter().map(|h| ends(&h.life, h.ttl));
+        let holders = document.holders.iter().map(ends);
         let holders = holders.filter(|end| *end > now);
         if !terms.queue {
             let free = settled.holders.is_empty();

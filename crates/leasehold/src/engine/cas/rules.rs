@@ -73,10 +73,10 @@ pub(crate) struct Renewal {
 
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    /// It holds the lock, by this sign of life.
-    Granted(u64, Life),
+    /// It holds the lock with this token. Others count from no earlier than this moment: its last sign of life left then.
+    Granted(u64, Moment),
     Held(Contention),
-    Renewed(u64, Life),
+    Renewed(u64, Moment),
     Lost,
     /// Whether it was held.
     Released(bool),
@@ -115,8 +115,16 @@ impl Present<'_> {
         }
     }
 
-    fn is_over(&self, life: &Life, ttl: u64) -> bool {
-        self.sightings.left(life, ttl, self.now).is_none()
+    fn has_ended(&self, holder: &Holder) -> bool {
+        let left = self.sightings.left_of(holder, self.now, self.wall);
+        left.is_none()
+    }
+
+    fn has_left(&self, waiter: &Waiter) -> bool {
+        let (life, ttl) = (&waiter.life, waiter.ttl);
+        self.sightings
+            .left(life, ttl, self.now, self.wall)
+            .is_none()
     }
 
     /// Does what is asked, as far as the document allows it. What fails changes nothing.
@@ -149,12 +157,8 @@ impl Present<'_> {
 
     /// Takes out whoever has given no sign of life for too long, and hands over what became free.
     pub(crate) fn settle(&mut self, document: &mut Document) -> Result<()> {
-        document
-            .holders
-            .retain(|holder| !self.is_over(&holder.life, holder.ttl));
-        document
-            .queue
-            .retain(|waiter| !self.is_over(&waiter.life, waiter.ttl));
+        document.holders.retain(|holder| !self.has_ended(holder));
+        document.queue.retain(|waiter| !self.has_left(waiter));
         self.hand_over(document)
     }
 
@@ -199,10 +203,9 @@ impl Present<'_> {
         if fits && document.queue.is_empty() {
             let token = self.next_token(document)?;
             let holder = Holder::new(claim, token, self.life());
-            let granted = Outcome::Granted(token, holder.life);
             document.holders.push(holder);
             is_not_too_long(document)?;
-            return Ok(granted);
+            return Ok(Outcome::Granted(token, self.now));
         }
         let ahead = place.unwrap_or(document.queue.len());
         match place {
@@ -225,19 +228,22 @@ impl Present<'_> {
 
     /// The claim holds the lock already, or was handed it.
     fn hold_on(&mut self, claim: &Claim, holder: &mut Holder) -> Outcome {
-        let ours = self.sightings.sight(&holder.life);
+        let sight = self.sightings.sight(&holder.life);
         let ttl = millis(claim.ttl.get());
-        let known = ours.is_some_and(|sight| sight.ours) && !holder.offered;
-        if !known || holder.ttl < ttl {
-            // Since when others count is not known, or not for how long: from this sign of life on it is.
-            holder.ttl = match holder.offered {
-                true => ttl,
-                false => holder.ttl.max(ttl),
-            };
-            holder.offered = false;
-            holder.life = self.life_after(holder.life);
+        let relied_on = !holder.offered && !holder.unattended;
+        let known = sight.filter(|sight| sight.ours && relied_on);
+        if let Some(sight) = known.filter(|_| holder.ttl >= ttl) {
+            return Outcome::Granted(holder.token, sight.at);
         }
-        Outcome::Granted(holder.token, holder.life)
+        // Since when others count is not known, or not for how long: from this sign of life on it is.
+        holder.ttl = match holder.offered {
+            true => ttl,
+            false => holder.ttl.max(ttl),
+        };
+        holder.offered = false;
+        holder.unattended = false;
+        holder.life = self.life_after(holder.life);
+        Outcome::Granted(holder.token, self.now)
     }
 
     fn renew(&mut self, renewal: &Renewal, document: &mut Document) -> Result<Outcome> {
@@ -245,7 +251,7 @@ impl Present<'_> {
             return Ok(Outcome::Lost);
         };
         let holder = &mut document.holders[nth];
-        if self.is_over(&holder.life, holder.ttl) {
+        if self.has_ended(holder) {
             document.holders.remove(nth);
             self.settle(document)?;
             return Ok(Outcome::Lost);
@@ -263,8 +269,9 @@ impl Present<'_> {
             false => asked.max(left),
         };
         holder.offered = false;
+        holder.unattended = renewal.shorten;
         holder.life = self.life_after(holder.life);
-        Ok(Outcome::Renewed(holder.token, holder.life))
+        Ok(Outcome::Renewed(holder.token, self.now))
     }
 
     fn release(&mut self, claim: &Signature, document: &mut Document) -> Result<Outcome> {
@@ -274,7 +281,7 @@ impl Present<'_> {
         let mut held = false;
         if let Some(nth) = document.holder(claim) {
             let holder = document.holders.remove(nth);
-            held = !self.is_over(&holder.life, holder.ttl);
+            held = !self.has_ended(&holder);
         }
         self.settle(document)?;
         Ok(Outcome::Released(held))
@@ -311,6 +318,8 @@ mod tests {
 
     struct World {
         now: Moment,
+        /// In microseconds.
+        wall: u64,
         sightings: Sightings,
         document: Document,
     }
@@ -325,6 +334,7 @@ mod tests {
         fn new() -> Self {
             Self {
                 now: Moment::from_origin(Duration::from_secs(1000)),
+                wall: 5,
                 sightings: Sightings::default(),
                 document: Document::new("x"),
             }
@@ -333,7 +343,7 @@ mod tests {
         fn ask(&mut self, request: Request) -> Outcome {
             let mut present = Present {
                 now: self.now,
-                wall: 5,
+                wall: self.wall,
                 sightings: &self.sightings,
                 terms: &TERMS,
                 random: fastrand::Rng::new(),
@@ -360,6 +370,13 @@ mod tests {
 
         fn pass(&mut self, millis: u64) {
             self.now = self.now + Duration::from_millis(millis);
+        }
+
+        /// So much later, as a process sees it that has never seen the lock.
+        fn see_first_after(&mut self, millis: u64) {
+            self.pass(millis);
+            self.wall += 1000 * millis;
+            self.sightings = Sightings::default();
         }
     }
 
@@ -420,6 +437,41 @@ mod tests {
         world.pass(1_000);
         assert!(matches!(world.ask(renew(60, false)), Outcome::Lost));
         assert!(!world.holds(&first));
+    }
+
+    #[test]
+    fn lock_that_its_process_has_left_ends_by_the_wall_clock() {
+        let renew = |ttl, shorten| {
+            Request::Renew(Renewal {
+                claim: Signature::of(&claim(1).id),
+                ttl: Duration::from_secs(ttl),
+                shorten,
+            })
+        };
+        let single = |nth| Claim {
+            queues: false,
+            ..claim(nth)
+        };
+        let mut world = World::new();
+        world.acquire(&claim(1));
+        world.ask(renew(300, true));
+        world.see_first_after(299_000);
+        assert!(matches!(world.acquire(&single(2)), Outcome::Held(_)));
+        world.see_first_after(3_000);
+        assert!(matches!(world.acquire(&single(3)), Outcome::Granted(..)));
+        // Not one whose process may rely on it: nobody's wall clock counts there.
+        let mut world = World::new();
+        world.acquire(&claim(1));
+        world.ask(renew(300, true));
+        world.ask(renew(300, false));
+        world.see_first_after(303_000);
+        assert!(matches!(world.acquire(&single(2)), Outcome::Held(_)));
+        let mut world = World::new();
+        world.acquire(&claim(1));
+        world.ask(renew(300, true));
+        assert!(matches!(world.acquire(&claim(1)), Outcome::Granted(..)));
+        world.see_first_after(303_000);
+        assert!(matches!(world.acquire(&single(2)), Outcome::Held(_)));
     }
 
     #[test]

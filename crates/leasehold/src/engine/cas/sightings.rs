@@ -3,13 +3,15 @@
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
-use super::document::{Document, Life};
+use super::document::{Document, Holder, Life, millis};
 use crate::clock::Moment;
 use crate::sync::Mutex;
-use crate::token::wall_clock_micros;
 
 /// More than so many are not kept; those go first that were not seen for the longest time. One that has gone counts from the next sight of it.
 const KEPT: usize = if cfg!(test) { 1_000 } else { 100_000 };
+
+/// By how much wall clocks may differ where the time of a claim ends by them that nobody relies on.
+const SKEW: Duration = Duration::from_secs(1);
 
 /// On this process's clock. Whoever waits for a claim to end counts from *after* the request that first showed a sign of life; whoever wrote it
 /// counts from *before* its request left. So the one who waits never counts less than the one who relies on it.
@@ -103,32 +105,44 @@ impl Sightings {
         seen.by_beat.get(&life.beat).map(|(sight, _)| *sight)
     }
 
-    /// How much is left of a claim that lasts for `ttl` milliseconds from its last sign of life. `None`: it has ended.
-    pub(crate) fn left(&self, life: &Life, ttl: u64, now: Moment) -> Option<Duration> {
+    /// How much is left of a claim that lasts for `ttl` milliseconds from its last sign of life. `None`: it has ended. The wall clock is in
+    /// microseconds since 1970.
+    pub(crate) fn left(&self, life: &Life, ttl: u64, now: Moment, wall: u64) -> Option<Duration> {
         let lasts = Duration::from_millis(ttl);
         let since = self.sight(life).map_or(now, |sight| sight.at);
         let left = (since + lasts).since(now);
-        if left.is_zero() || self.is_over_by_wall_clock(life, ttl) {
+        let is_over = |skew| left_by_wall_clock(life, ttl, skew, wall).is_zero();
+        if left.is_zero() || self.max_clock_skew.is_some_and(is_over) {
             return None;
         }
         Some(left)
     }
 
-    fn is_over_by_wall_clock(&self, life: &Life, ttl: u64) -> bool {
-        let Some(skew) = self.max_clock_skew else {
-            return false;
-        };
-        let skew = u64::try_from(skew.as_millis()).unwrap_or(u64::MAX);
-        let end = life.at.saturating_add(ttl).saturating_add(skew);
-        end < wall_clock_micros() / 1000
+    /// The same of a holder.
+    pub(crate) fn left_of(&self, holder: &Holder, now: Moment, wall: u64) -> Option<Duration> {
+        let left = self.left(&holder.life, holder.ttl, now, wall)?;
+        if !holder.unattended {
+            return Some(left);
+        }
+        // Whoever sees it for the first time after its end need not wait: nobody relies on it, so clocks that differ harm nobody.
+        let by_wall_clock = left_by_wall_clock(&holder.life, holder.ttl, SKEW, wall);
+        Some(left.min(by_wall_clock)).filter(|left| !left.is_zero())
     }
+}
+
+/// If the clocks of those who read and write differ by no more than this.
+fn left_by_wall_clock(life: &Life, ttl: u64, skew: Duration, wall: u64) -> Duration {
+    let end = life.at.saturating_add(ttl).saturating_add(millis(skew));
+    // One more, since both were rounded down.
+    Duration::from_millis(end.saturating_add(1).saturating_sub(wall / 1000))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::claim::Claim;
-    use crate::engine::cas::document::Holder;
+
+    const WALL: u64 = 1_000_000_000;
 
     fn at(millis: u64) -> Moment {
         Moment::from_origin(Duration::from_millis(1_000_000 + millis))
@@ -150,14 +164,14 @@ mod tests {
         sightings.note(&first, None, at(0));
         sightings.note(&first, Some(&first), at(50));
         assert_eq!(
-            sightings.left(&life, 100, at(60)),
+            sightings.left(&life, 100, at(60), WALL),
             Some(Duration::from_millis(40))
         );
-        assert_eq!(sightings.left(&life, 100, at(100)), None);
+        assert_eq!(sightings.left(&life, 100, at(100), WALL), None);
         let (renewed, next) = document(2);
         sightings.note(&renewed, Some(&first), at(90));
         assert_eq!(
-            sightings.left(&next, 100, at(100)),
+            sightings.left(&next, 100, at(100), WALL),
             Some(Duration::from_millis(90))
         );
         assert_eq!(sightings.sight(&life), None);
@@ -169,7 +183,7 @@ mod tests {
         let (written, life) = document(1);
         sightings.write(&written, None, at(0));
         sightings.note(&written, None, at(80));
-        assert_eq!(sightings.left(&life, 100, at(100)), None);
+        assert_eq!(sightings.left(&life, 100, at(100), WALL), None);
         assert!(sightings.sight(&life).unwrap().ours);
     }
 
@@ -177,14 +191,15 @@ mod tests {
     fn dead_claim_is_seen_at_once_only_by_trusted_clocks() {
         let (_, old) = document(1);
         let now = at(0);
-        assert!(Sightings::default().left(&old, 100, now).is_some());
+        let sightings = Sightings::default();
+        assert!(sightings.left(&old, 100, now, WALL).is_some());
         let trusting = Sightings::trusting(Some(Duration::from_secs(1)));
-        assert_eq!(trusting.left(&old, 100, now), None);
+        assert_eq!(trusting.left(&old, 100, now, WALL), None);
         let just_now = Life {
             beat: 2,
-            at: wall_clock_micros() / 1000 - 500,
+            at: WALL / 1000 - 500,
         };
-        assert!(trusting.left(&just_now, 100, now).is_some());
+        assert!(trusting.left(&just_now, 100, now, WALL).is_some());
     }
 
     #[test]

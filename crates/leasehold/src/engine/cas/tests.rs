@@ -268,6 +268,25 @@ async fn renewals_of_one_claim_that_come_together_both_count() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn attempt_and_renewal_that_come_together_both_count() {
+    let World { one, clock, .. } = world();
+    let held = claim(1, 60_000);
+    let first = grant(&one, &held).await;
+    tokio::time::sleep(ms(1000)).await;
+    let sent = clock.now();
+    let (again, renewed) = tokio::join!(one.try_acquire(&held), renew(&one, &held));
+    let Attempt::Granted(again) = again.unwrap() else {
+        panic!("held");
+    };
+    assert_eq!(again.token, first.token);
+    assert!(again.valid_until >= first.valid_until);
+    let Renewal::Renewed(renewed) = renewed.unwrap() else {
+        panic!("lost");
+    };
+    assert_eq!(renewed.valid_until, sent + held.ttl.validity());
+}
+
+#[tokio::test(start_paused = true)]
 async fn requests_that_come_together_are_written_together() {
     let World { store, one, .. } = world();
     grant(&one, &claim(0, 60_000)).await;
@@ -377,6 +396,30 @@ async fn locks_that_nobody_needs_are_forgotten() {
         if nth >= 10 {
             one.release(&claim).await.unwrap();
         }
+    }
+    assert!(one.remembered() < 200, "{}", one.remembered());
+}
+
+#[tokio::test(start_paused = true)]
+async fn locks_asked_for_in_an_outage_are_forgotten() {
+    let World { store, one, .. } = world();
+    let named = |name: String| Claim {
+        name: crate::name::LockName::new(name).unwrap(),
+        ..claim(1, 60_000)
+    };
+    store.fail(&[Fault::Lost; 1000]);
+    store.fail_reads(u64::MAX);
+    for nth in 0..1000 {
+        let asked = named(format!("n{nth}"));
+        assert!(one.try_acquire(&asked).await.is_err());
+    }
+    store.fail_reads(0);
+    // A write may be late, but not by so much.
+    tokio::time::sleep(ms(3_600_000)).await;
+    for nth in 0..1500 {
+        let asked = named(format!("m{nth}"));
+        grant(&one, &asked).await;
+        one.release(&asked).await.unwrap();
     }
     assert!(one.remembered() < 200, "{}", one.remembered());
 }

@@ -29,8 +29,18 @@ use crate::token::{FencingToken, wall_clock_micros};
 /// What stands before a lock's name in the key of its item.
 const LOCK: &str = "lock:";
 
-/// For how long the item of a lock is kept that nobody uses, in seconds: longer than the longest TTL.
+/// For how long the item of a lock is kept beyond the last claim in it, in seconds.
 const KEPT: u64 = 7 * 24 * 60 * 60;
+
+/// When the table may delete the item, in seconds since 1970.
+fn expires(document: &Document, wall: u64) -> u64 {
+    let holders = document.holders.iter().map(|holder| holder.ttl);
+    let waiters = document.queue.iter().map(|waiter| waiter.ttl);
+    let longest = holders.chain(waiters).max().unwrap_or(0);
+    // The token is a time too: no clock that has stepped back makes an item end while its lock is held.
+    let now = wall.max(document.token) / 1_000_000;
+    now.saturating_add(longest / 1000).saturating_add(KEPT)
+}
 
 /// The locks of a table.
 #[derive(Debug)]
@@ -124,10 +134,11 @@ impl Items {
         if !held.is_empty() {
             item.insert("held".to_owned(), Value::Numbers(held));
         }
+        // Also while it is in use: if everybody dies, nobody is left to write it again. Until then each renewal and each sign of life puts it off.
+        let expires = expires(document, wall_clock_micros());
+        item.insert(EXPIRES.to_owned(), Value::number(expires));
         if document.is_idle() {
-            let expires = wall_clock_micros() / 1_000_000 + KEPT;
             item.insert("idle".to_owned(), Value::number(1));
-            item.insert(EXPIRES.to_owned(), Value::number(expires));
         }
         match tag {
             Some(tag) => json!({
@@ -285,5 +296,27 @@ impl CasStore for Items {
 
     fn requests(&self) -> u64 {
         self.client.requests()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::claim::{Claim, Ttl};
+    use crate::engine::cas::document::{Holder, Life};
+
+    #[test]
+    fn item_outlives_its_claims_though_a_clock_steps_back() {
+        let claim = Claim {
+            ttl: Ttl::sticky(std::time::Duration::from_secs(30 * 86_400)).unwrap(),
+            ..Claim::example(1)
+        };
+        let mut document = Document::new("x");
+        document.token = 2_000_000_000_000_000;
+        let life = Life { beat: 1, at: 0 };
+        document.holders.push(Holder::new(&claim, 1, life));
+        for wall in [0, document.token] {
+            assert_eq!(expires(&document, wall), 2_000_000_000 + 37 * 86_400);
+        }
     }
 }

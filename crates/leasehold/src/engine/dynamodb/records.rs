@@ -154,7 +154,7 @@ impl records::Blobs for Blobs {
         }
     }
 
-    async fn remove(&self, key: &Key, tag: &str) -> Result<bool> {
+    async fn remove(&self, key: &Key, tag: &str, _over: &[u8]) -> Result<bool> {
         let mut request = self.if_there(Some(tag));
         request["Key"] = json!(self.item(key));
         match self.client.write("DeleteItem", &request).await? {

@@ -9,7 +9,6 @@ use super::keys::Keys;
 use crate::engine::cas::records;
 use crate::error::Result;
 use crate::guard::Key;
-use crate::token::wall_clock_micros;
 
 #[derive(Debug)]
 pub(super) struct Blobs {
@@ -40,9 +39,8 @@ impl records::Blobs for Blobs {
         Ok(written.is_some())
     }
 
-    /// Not every store deletes on condition; so it is overwritten by one whose lifetime is over.
-    async fn remove(&self, key: &Key, tag: &str) -> Result<bool> {
-        let over = format!("{} 0\n", wall_clock_micros());
-        self.put(key, over.as_bytes(), Some(tag), None).await
+    /// Not every store deletes on condition.
+    async fn remove(&self, key: &Key, tag: &str, over: &[u8]) -> Result<bool> {
+        self.put(key, over, Some(tag), None).await
     }
 }

@@ -55,7 +55,11 @@ const TOKENS: &[(TokenSource, &str)] = &[
     (TokenSource::HybridClock, "hybrid_clock"),
     (TokenSource::StoreRevision, "store_revision"),
 ];
-const EXPIRY: &[(Expiry, &str)] = &[(Expiry::Ttl, "ttl"), (Expiry::Session, "session")];
+const EXPIRY: &[(Expiry, &str)] = &[
+    (Expiry::Ttl, "ttl"),
+    (Expiry::Observed, "observed"),
+    (Expiry::Session, "session"),
+];
 const REACH: &[(Reach, &str)] = &[
     (Reach::Process, "process"),
     (Reach::Machine, "machine"),
