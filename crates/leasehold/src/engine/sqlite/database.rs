@@ -379,7 +379,8 @@ pub(super) fn connect(
     connection.set_prepared_statement_cache_capacity(64);
     if let Some(application) = application {
         // In one transaction: another process may be making the tables.
-        is_laid_out(&connection.unchecked_transaction()?, application)?;
+        let transaction = connection.unchecked_transaction()?;
+        is_laid_out(&transaction, application)?;
     }
     let mode: String = connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
     if mode != "wal" {
