@@ -79,8 +79,12 @@ pub(crate) enum End {
     Exited(i32),
     /// CMD was terminated or not started: which, and why.
     Terminated(String),
-    /// CMD had to be terminated, but these groups of it are still running.
-    StillRuns { why: String, groups: BTreeSet<Pid> },
+    /// CMD or its hook had to be terminated, but these groups of it are still running.
+    StillRuns {
+        what: &'static str,
+        why: String,
+        groups: BTreeSet<Pid>,
+    },
 }
 
 /// Waits for a request to release the lock, and the signal that CMD gets then.
@@ -165,7 +169,11 @@ impl Supervisor<'_> {
                         "{} was terminated because the lease could not be kept: {why}",
                         self.what
                     )),
-                    false => End::StillRuns { why, groups },
+                    false => End::StillRuns {
+                        what: self.what,
+                        why,
+                        groups,
+                    },
                 };
             }
             let tell_watchdog_at = match now >= watchdog_from {

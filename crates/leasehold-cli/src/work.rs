@@ -103,10 +103,10 @@ impl Work<'_> {
     }
 
     /// The error for a command that could not be terminated.
-    pub(crate) fn still_runs(&self, why: &str, groups: BTreeSet<Pid>) -> Failure {
+    pub(crate) fn still_runs(&self, what: &str, why: &str, groups: BTreeSet<Pid>) -> Failure {
         let groups: Vec<_> = groups.iter().map(Pid::to_string).collect();
         let what = format!(
-            "the command could not be terminated and still runs: process group {}; it had to end because the lease could not be kept: {why}",
+            "{what} could not be terminated and still runs: process group {}; it had to end because the lease could not be kept: {why}",
             groups.join(", ")
         );
         self.lost_with_advice(

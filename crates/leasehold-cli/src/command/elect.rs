@@ -94,7 +94,9 @@ pub(super) async fn elect(context: Context, mut args: ElectArgs) -> Outcome {
             End::Terminated(what) if must_end(&console) => return Err(work.lost(what)),
             End::Terminated(what) => output::warn(&format!("no longer leading: {what}")),
             // Not a candidate again, which would start a second CMD on this host.
-            End::StillRuns { why, groups } => return Err(work.still_runs(&why, groups)),
+            End::StillRuns { what, why, groups } => {
+                return Err(work.still_runs(what, &why, groups));
+            }
         }
     }
 }

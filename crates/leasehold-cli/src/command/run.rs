@@ -179,7 +179,7 @@ async fn hold_and_run(work: &Work<'_>, recipe: &RunRecipes) -> Outcome {
         }
         (End::Exited(code), _) => Ok(code),
         (End::Terminated(what), _) => Err(work.lost(what)),
-        (End::StillRuns { why, groups }, _) => Err(work.still_runs(&why, groups)),
+        (End::StillRuns { what, why, groups }, _) => Err(work.still_runs(what, &why, groups)),
     }
 }
 
