@@ -176,7 +176,7 @@ impl Engine for Toy {
                 info.reason = holder.reason;
                 info.held_for = now().saturating_sub(holder.since);
                 info.time_left = holder.expires.saturating_sub(now());
-                let mut lock = LockInfo::new(LockName::new(&holder.lock)?);
+                let mut lock = LockInfo::new(LockName::stored(&holder.lock)?);
                 lock.holders.push(info);
                 locks.push(lock);
             }

@@ -298,11 +298,16 @@ async fn holder(core: &Core, claim: &Claim) -> Option<String> {
         .into_iter()
         .flat_map(|lock| lock.holders)
         .next()?;
+    let process = match holder.claimant.pid {
+        0 => String::new(),
+        pid => format!(" (pid {pid})"),
+    };
+    let reason = holder.reason.map(|reason| format!(", reason: {reason:?}"));
     Some(format!(
-        "held by {:?} on {:?} (pid {}) for {}",
+        "held by {:?} on {:?}{process} for {}{}",
         holder.claimant.label,
         holder.claimant.host,
-        holder.claimant.pid,
         humantime::format_duration(Duration::from_secs(holder.held_for.as_secs())),
+        reason.unwrap_or_default(),
     ))
 }

@@ -41,7 +41,9 @@ impl Core {
         operation: &'static str,
         lock: &LockName,
     ) -> Error {
-        error.during(operation, &*self.about.location).on(lock)
+        error
+            .during(operation, &*self.about.location)
+            .on(lock.as_user_knows_it())
     }
 
     /// The guarded records that the engine keeps beside the locks.

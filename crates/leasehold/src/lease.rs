@@ -1,5 +1,6 @@
 //! Leases: locks that are held.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -66,10 +67,21 @@ pub struct Lease {
 /// let _ = lease.release();
 /// # }
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct LeaseView {
     pub(crate) core: Arc<Core>,
     pub(crate) hold: Arc<Hold>,
+}
+
+impl fmt::Debug for LeaseView {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LeaseView")
+            .field("name", self.name())
+            .field("token", &self.token())
+            .field("state", &self.state())
+            .field("remaining", &self.remaining())
+            .finish_non_exhaustive()
+    }
 }
 
 impl Lease {

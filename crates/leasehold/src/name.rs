@@ -67,9 +67,19 @@ impl LockName {
         self.0.contains(BESIDE)
     }
 
-    /// A name as an engine has kept it: a user's, or one [beside](Self::beside) it.
-    #[allow(dead_code)] // not every engine keeps names in a form that must be read back
-    pub(crate) fn stored(name: impl AsRef<str>) -> Result<Self> {
+    /// The name, or that of the user's lock which this one is beside.
+    pub(crate) fn as_user_knows_it(&self) -> &str {
+        let user = self.0.split_once(BESIDE);
+        user.map_or(&self.0, |(user, _)| user)
+    }
+
+    /// For engines: the name of a lock as the engine has stored it. That is a user's, or one of the crate's own that recipes keep beside a user's lock, which
+    /// [`new`](Self::new) refuses.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidName`] if no lock can have that name.
+    pub fn stored(name: impl AsRef<str>) -> Result<Self> {
         let name = name.as_ref();
         match name.split_once(BESIDE) {
             Some((user, what)) if !what.chars().any(char::is_control) => {

@@ -54,11 +54,13 @@ pub(crate) struct LockArgs {
   leasehold run backup -- ./backup.sh
   leasehold run backup --wait 0 -- ./backup.sh           give up at once if it is held (exit code 75)
   leasehold run deploy --wait forever --reason 'release 42' -- make deploy
-  leasehold run nightly --at-least 1m -- ./report.sh     a host whose clock is behind does not run it again
+  leasehold run import --at-least 1m -- ./import.sh      a host whose clock is behind does not run it again
   leasehold run hourly --once-per 50m -- ./report.sh     on one of the hosts, at most once in 50 minutes
+  leasehold run nightly --once-per 20h -- ./report.sh    less than the time between two starts, or every second one is skipped
+  leasehold run nightly --once-per 20h --retry-failed --wait 4h -- ./report.sh    another host takes over if it fails
   leasehold run hourly --once-per 50m --exit-if-skipped 3 -- true    exit code 3 if it has run already
   leasehold run api --permits 3 -- ./call-the-api.sh     up to three at a time
-  leasehold run nightly --on-lost 'curl -fsS https://hc.example/nightly/fail' -- ./report.sh
+  leasehold run report --on-lost 'curl -fsS https://hc.example/report/fail' -- ./report.sh
   leasehold run db --max-hold 10m -- ./migrate.sh        terminated after ten minutes")]
 pub(crate) struct RunArgs {
     #[command(flatten)]
@@ -89,7 +91,7 @@ pub(crate) struct RunArgs {
 /// secret: whoever knows it can renew and release the lock.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  eval \"$(leasehold acquire deploy --ttl 5m)\"      sets $claim, $token and $valid_ms
+  got=$(leasehold acquire deploy --ttl 5m) || exit; eval \"$got\"    sets $claim, $token and $valid_ms
   export LEASEHOLD_CLAIM=\"$claim\"                 not as an argument: `ps` would show it
   leasehold renew deploy --ttl 5m
   leasehold release deploy

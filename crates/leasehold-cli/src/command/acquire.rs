@@ -20,6 +20,9 @@ pub(super) async fn acquire(context: Context, args: AcquireArgs) -> Outcome {
         request.ttl = sticky_ttl(until)?;
     }
     let mut locks = context.connect_for(&mut request).await?;
+    if locks.capabilities().reach == Reach::Process {
+        return Err(of_this_process(&locks, &request).into());
+    }
     if let Some(until) = args.until {
         locks = of_no_process(&locks, &request, until)?;
     }
@@ -81,6 +84,14 @@ fn sticky_ttl(until: Until) -> leasehold::Result<Ttl> {
     Ttl::sticky(left)
 }
 
+fn of_this_process(locks: &Locks, request: &Request) -> Error {
+    let what = "a lock of this engine ends with the process that acquired it, which is this one";
+    Error::new(ErrorKind::Unsupported, what)
+        .advise("use another engine, such as sqlite:")
+        .during("acquire", locks.location())
+        .on(&request.name)
+}
+
 /// Claims are those of no process: a process id of 0 marks them.
 fn of_no_process(locks: &Locks, request: &Request, until: Until) -> leasehold::Result<Locks> {
     let able = locks.capabilities();
@@ -88,7 +99,7 @@ fn of_no_process(locks: &Locks, request: &Request, until: Until) -> leasehold::R
         let error = Error::new(ErrorKind::Unsupported, what).advise(advice);
         Err(error.during("acquire", locks.location()).on(&request.name))
     };
-    if able.expiry == Expiry::Session || able.reach == Reach::Process {
+    if able.expiry == Expiry::Session {
         return refused(
             "a lock of this engine ends with the process that acquired it, so nobody can hold it with --until",
             "keep it held with `leasehold run NAME -- sleep infinity`, or use another engine",

@@ -92,9 +92,10 @@ impl<'a> WhoJson<'a> {
     }
 }
 
-/// Whether the lock is held without a process. One of another program, which has no token, has no process id either.
+/// Whether the lock is held without a process, by `acquire --until`, which needs a reason. One of another program, which has no token, has no process id
+/// either, and one of a client of the lock server need not have one.
 pub(crate) fn is_sticky(holder: &HolderInfo) -> bool {
-    holder.claimant.pid == 0 && holder.token != FencingToken::NONE
+    holder.claimant.pid == 0 && holder.token != FencingToken::NONE && holder.reason.is_some()
 }
 
 pub(crate) fn millis(time: Duration) -> u64 {

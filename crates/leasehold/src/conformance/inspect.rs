@@ -4,6 +4,7 @@ use super::Ground;
 use super::case::theme;
 use super::ground::{LONG, claim, grant, is_refused, ms, pause, queueing};
 use crate::claim::{Claim, Claimant, Mode};
+use crate::engine::Query;
 use crate::locks::Locks;
 
 theme! { inspect:
@@ -44,6 +45,19 @@ async fn holders_are_shown(ground: Ground) {
     );
     assert!(holder.time_left >= ms(30_000), "{:?}", holder.time_left);
     lease.release().await.unwrap();
+    // A lock of a recipe's own, whose name no user can give.
+    let user = claim(&name, ms(60_000));
+    let own = Claim {
+        name: user.name.beside("once").unwrap(),
+        ..user
+    };
+    let engine = ground.engine().await;
+    grant(&*engine, &own).await;
+    let by_name = engine.inspect(&Query::Name(own.name.clone())).await;
+    let names: Vec<_> = by_name.unwrap().into_iter().map(|lock| lock.name).collect();
+    assert_eq!(names, std::slice::from_ref(&own.name));
+    engine.inspect(&Query::Prefix(name)).await.unwrap();
+    engine.release(&own).await.unwrap();
 }
 
 async fn waiters_are_shown(ground: Ground) {

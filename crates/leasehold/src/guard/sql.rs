@@ -25,7 +25,7 @@ use crate::token::FencingToken;
 /// The column that keeps the highest token, unless another is named.
 pub const COLUMN: &str = "fencing_token";
 
-/// The SQLSTATE that the trigger on PostgreSQL raises for a stale token.
+/// The SQLSTATE with which the trigger on PostgreSQL refuses a stale token, and the [check](CheckSql) of a lease one that holds the lock no more.
 pub const POSTGRES_STALE: &str = "LH409";
 
 /// How the trigger on PostgreSQL begins what it says; its function is known by it.

@@ -170,6 +170,12 @@ impl LockRequest {
     /// Obtains the lock, does the work, and releases the lock. If the lease is lost, the work's future is dropped at its next
     /// `await`.
     ///
+    /// Tasks and processes that the work has started are not stopped by that. Keep them in a [`tokio::task::JoinSet`], set `kill_on_drop` on a
+    /// [`tokio::process::Command`](https://docs.rs/tokio/latest/tokio/process/struct.Command.html), and let blocking work ask [`LeaseView::is_valid`].
+    ///
+    /// The work cannot await [`LeaseView::lost`] itself, since it is dropped first. To clean up with `await`, or to act on the reason, use
+    /// [`acquire`](Self::acquire) and `select!`.
+    ///
     /// # Errors
     ///
     /// Those of [`acquire`](Self::acquire), in which case the work was not started; [`ErrorKind::LeaseLost`] if the lease was lost

@@ -296,7 +296,7 @@ async fn restart(client: &Client, max_ttl: Duration) -> Option<Finding> {
     let forgets = |seen: String, means: &str| {
         Finding::warning("restart", seen)
             .means(means)
-            .fix("CONFIG SET appendonly yes, and the same in redis.conf; or, with one server, add ?max_ttl=1m to the URL")
+            .fix("CONFIG SET appendonly yes, and the same in redis.conf; or, with one server and without locks or periods that last longer, add ?max_ttl=1m to the URL")
     };
     Some(Finding::of("restart", appends, |appends| {
         if !appends {

@@ -365,13 +365,19 @@ pub(crate) fn check_max_ttl(claim: &Claim, max_ttl: Duration) -> Result<()> {
         return Ok(());
     }
     let max = humantime::format_duration(max_ttl);
-    Err(Error::new(
-        ErrorKind::InvalidConfig,
-        format!("the TTL is longer than the max_ttl, {max}"),
-    )
-    .advise(
-        "use a shorter TTL (keep-alive renews it), or the same greater max_ttl for all clients",
-    ))
+    let (what, advice) = match claim.name.is_beside() {
+        // A recipe remembers something by it.
+        true => (
+            "the period",
+            "use a shorter period, or no max_ttl and a server that keeps its memory (appendonly yes)",
+        ),
+        false => (
+            "the TTL",
+            "use a shorter TTL (keep-alive renews it), or the same greater max_ttl for all clients",
+        ),
+    };
+    let what = format!("{what} is longer than the max_ttl, {max}");
+    Err(Error::new(ErrorKind::InvalidConfig, what).advise(advice))
 }
 
 /// The servers must wait before they grant anything; so does a claim that queues.
