@@ -94,7 +94,11 @@ if [ "${1:-}" = quick ]; then
 else
   needed=(cargo-deb cargo-semver-checks)
 fi
-chrt --idle 0 nice -n 19 packaging/tools.sh "${needed[@]}" >"$tools" 2>&1 &
+when_idle=(nice -n 19)
+if chrt --idle 0 true 2>/dev/null; then
+  when_idle=(chrt --idle 0)
+fi
+"${when_idle[@]}" packaging/tools.sh "${needed[@]}" >"$tools" 2>&1 &
 tools_built=$!
 
 say "tests"
