@@ -50,6 +50,13 @@ impl Work<'_> {
         let Some(command) = self.hook(Event::Acquired, token) else {
             return Ok(None);
         };
+        let what = "the hook --on-acquire";
+        // This process may have been stopped since the lock was granted.
+        if !lease.is_valid() {
+            return Ok(Some(End::Terminated(format!(
+                "{what} was not started, since the lease was lost before"
+            ))));
+        }
         let mut console = Console::of_hook()?;
         let child = match Child::spawn(command, false) {
             Ok(child) => child,
@@ -59,17 +66,18 @@ impl Work<'_> {
             }
             Err(failure) => return Err(failure),
         };
-        let mut supervisor = self.supervisor("the hook --on-acquire", child, lease, &mut console);
+        let mut supervisor = self.supervisor(what, child, lease, &mut console);
         match tokio::time::timeout(LIMIT, supervisor.until_end()).await {
             Ok(End::Exited(0)) => {}
             Ok(End::Exited(code)) => warn(Event::Acquired, &format!("ended with {code}")),
             Ok(end) => return Ok(Some(end)),
             Err(_) => {
-                let what = match supervisor.kill().await.is_empty() {
-                    true => format!("was killed after {}", age(LIMIT)),
-                    false => format!("could not be killed after {} and still runs", age(LIMIT)),
-                };
-                warn(Event::Acquired, &what);
+                let groups = supervisor.kill().await;
+                if !groups.is_empty() {
+                    let why = format!("it ran for longer than {}", age(LIMIT));
+                    return Ok(Some(End::StillRuns { what, why, groups }));
+                }
+                warn(Event::Acquired, &format!("was killed after {}", age(LIMIT)));
             }
         }
         Ok(None)

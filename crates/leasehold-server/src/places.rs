@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use leasehold::clock::Moment;
-use leasehold::{Broker, Claim, ClaimId};
+use leasehold::{Broker, Claim, ClaimId, Ttl};
 use tokio::sync::Notify;
 
 use crate::limits::Slot;
@@ -57,6 +57,8 @@ pub(crate) struct Places {
     granted: Mutex<Granted>,
     /// A place was given up, or its claim is no longer being renewed.
     settled: Notify,
+    /// Until then a claim may hold the lock that got it before this server was started.
+    all_known_from: Moment,
 }
 
 /// Claims that got the lock and were not released, and when they end unless they are renewed.
@@ -89,6 +91,8 @@ struct Place {
     is_being_given_up: bool,
     /// Whether an attempt of the claim was made through this server. If not, another one may have granted it, or this one before it was started.
     was_attempted: bool,
+    /// Whether an attempt has shown that the claim did not hold the lock.
+    has_waited: bool,
     /// The claim was released while there were requests for it.
     was_released: bool,
     /// How many renewals of its claim are under way: it is not given up before they have ended.
@@ -103,7 +107,18 @@ struct Place {
 
 impl Places {
     pub(crate) fn new(broker: Broker, alone: bool, passes_over: bool) -> Arc<Self> {
+        let all_known_from = broker.clock().now() + Ttl::MAX.get();
+        Self::all_known_from(all_known_from, broker, alone, passes_over)
+    }
+
+    fn all_known_from(
+        all_known_from: Moment,
+        broker: Broker,
+        alone: bool,
+        passes_over: bool,
+    ) -> Arc<Self> {
         Arc::new(Self {
+            all_known_from,
             broker,
             alone,
             passes_over,
@@ -175,6 +190,7 @@ impl Places {
                         visits: 0,
                         is_being_given_up: false,
                         was_attempted: false,
+                        has_waited: false,
                         was_released: false,
                         renewals: 0,
                         visited: Arc::default(),
@@ -244,6 +260,13 @@ impl Places {
             self.granted().insert(claim, self.broker.clock().now());
         }
         self.forget(&claim.id);
+    }
+
+    /// An attempt has shown that the claim does not hold the lock.
+    pub(crate) fn waits(&self, id: &ClaimId) {
+        if let Some(place) = self.known().get_mut(id) {
+            place.has_waited = true;
+        }
     }
 
     fn is_granted(&self, id: &ClaimId) -> bool {
@@ -320,7 +343,7 @@ impl Places {
         if let Leaving::Later(time) | Leaving::BrokenOff(time) = leaving {
             tokio::time::sleep(time).await;
         }
-        let (claim, was_attempted) = loop {
+        let (claim, was_attempted, has_waited) = loop {
             let settled = self.settled.notified();
             {
                 let mut known = self.known();
@@ -337,13 +360,15 @@ impl Places {
                         return;
                     }
                     place.is_being_given_up = true;
-                    break (place.claim.clone(), place.was_attempted);
+                    break (place.claim.clone(), place.was_attempted, place.has_waited);
                 }
             }
             settled.await;
         };
-        // A request that came too late leaves the lock to the one that got it.
-        let is_nobodys = self.alone && was_attempted && !self.is_granted(&id);
+        // A request that came too late leaves the lock to the one that got it; that may have been before this server was started.
+        let is_all_known = self.broker.clock().now() >= self.all_known_from;
+        let took_it = has_waited || was_attempted && is_all_known;
+        let is_nobodys = self.alone && took_it && !self.is_granted(&id);
         // If it fails, the entry ends as that of a dead waiter.
         match is_nobodys || leaving == Leaving::Own {
             true => drop(self.broker.release(&claim).await),
@@ -391,12 +416,17 @@ impl Visit {
     pub(crate) async fn superseded(&self) {
         loop {
             let visited = self.visited.notified();
-            let last = self.places.known().get(&self.id).map(|it| it.visits);
-            if last != Some(self.nth) {
+            if self.is_superseded() {
                 return;
             }
             visited.await;
         }
+    }
+
+    /// Whether there is a later request for the place, or the place is gone.
+    pub(crate) fn is_superseded(&self) -> bool {
+        let last = self.places.known().get(&self.id).map(|it| it.visits);
+        last != Some(self.nth)
     }
 
     /// Whether the claim may have, or have had, an entry in the queue.
@@ -433,7 +463,8 @@ mod tests {
 
     async fn ground() -> (Locks, Arc<Places>) {
         let locks = Locks::connect("memory:").await.unwrap();
-        let places = Places::new(locks.broker(), true, false);
+        let now = locks.broker().clock().now();
+        let places = Places::all_known_from(now, locks.broker(), true, false);
         (locks, places)
     }
 
@@ -602,6 +633,26 @@ mod tests {
         let late = ask(&places, Leaving::AtOnce).await;
         let _ = locks.broker().try_acquire(&claim(1)).await.unwrap();
         drop(late);
+        until_known(&places, 0).await;
+        assert!(locks.inspect("x").await.unwrap().holders.is_empty());
+    }
+
+    #[tokio::test]
+    async fn late_request_after_a_restart_takes_nothing_away() {
+        let locks = Locks::connect("memory:").await.unwrap();
+        let granted = locks.broker().try_acquire(&claim(1)).await.unwrap();
+        assert!(matches!(granted, Attempt::Granted(_)));
+        // A server that has just been started, and does not know of the grant.
+        let places = Places::new(locks.broker(), true, false);
+        drop(ask(&places, Leaving::AtOnce).await);
+        until_known(&places, 0).await;
+        assert_eq!(locks.inspect("x").await.unwrap().holders.len(), 1);
+        // A claim that was seen to wait can have got the lock only since.
+        let _ = locks.broker().release(&claim(1)).await.unwrap();
+        let visit = ask(&places, Leaving::AtOnce).await;
+        places.waits(&claim(1).id);
+        let _ = locks.broker().try_acquire(&claim(1)).await.unwrap();
+        drop(visit);
         until_known(&places, 0).await;
         assert!(locks.inspect("x").await.unwrap().holders.is_empty());
     }

@@ -67,7 +67,8 @@ def _parse_url(url: str) -> Server:
     except ValueError:
         parts, port = None, None
     if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"not the URL of a server: {url!r}; write it like http://127.0.0.1:7654")
+        shown = url.partition("?")[0].partition("#")[0]
+        raise ValueError(f"not the URL of a server: {shown!r}; write it like http://127.0.0.1:7654")
     if parts.query or parts.fragment:
         raise ValueError("the URL of a server has no query or fragment; give an access token as token=")
     tls = parts.scheme == "https"

@@ -68,6 +68,9 @@ pub(crate) async fn attempt(
     let slot = || waiter_slot(&state, &caller, &claim);
     let visit = state.places().visit(&claim, leaving, slot).await?;
     let mut answer = state.broker().try_acquire(&claim).await?;
+    if let Attempt::Held(_) = answer {
+        state.places().waits(&claim.id);
+    }
     if let Attempt::Granted(grant) = &mut answer {
         state.activity().acquired(&claim, grant.token, None);
         match !claim.queues && visit.has_queued() {

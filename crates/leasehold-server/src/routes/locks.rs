@@ -255,6 +255,7 @@ pub(crate) async fn obtain(
         let broker = state.broker();
         let on_wait = |ahead| {
             has_waited = true;
+            state.places().waits(&claim.id);
             on_wait(ahead);
         };
         let grant = match broker.acquire(claim, left, on_wait).await? {

@@ -81,6 +81,10 @@ pub(crate) async fn once_per(
                 return Ok(taken(&ran));
             }
             if claim.queues {
+                // A release meanwhile means this request, too.
+                if visit.is_superseded() {
+                    return Err(superseded());
+                }
                 let slot = || state.waiter_slot(&caller).map(Some);
                 visit = places.visit(&claim, Leaving::AtOnce, slot).await?;
             }

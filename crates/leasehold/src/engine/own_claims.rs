@@ -301,6 +301,25 @@ impl<E: Entry> OwnClaims<E> {
         }
     }
 
+    /// What a claim in doubt may have made is deleted no sooner than `end`. Returns false if the claim is not in doubt, or that is being deleted.
+    pub(crate) fn doubt_longer(&self, claim: &Claim, end: Moment) -> bool {
+        let mut known = self.0.lock();
+        let own = known.claims.get(&key(claim));
+        let (is_unknown, is_ending) = (own.is_none(), matches!(own, Some(OwnClaim::Ending(_))));
+        let Some(doubt) = known.in_doubt.get_mut(&key(claim)) else {
+            return false;
+        };
+        if is_ending {
+            return false;
+        }
+        *doubt = (*doubt).max(end);
+        let end = *doubt;
+        if is_unknown {
+            known.expiry.ends_at(claim, end);
+        }
+        true
+    }
+
     pub(crate) fn is_in_doubt(&self, claim: &Claim) -> bool {
         self.0.lock().in_doubt.contains_key(&key(claim))
     }
@@ -536,5 +555,20 @@ mod tests {
         let both = async { tokio::join!(listener, others).0 };
         let ended = tokio::time::timeout(Duration::from_secs(20), both).await;
         assert_eq!(ended.unwrap(), [2, 3, 4].map(|nth| claim(nth).id));
+    }
+
+    #[test]
+    fn claim_in_doubt_is_kept_while_it_is_asked_for() {
+        let (claims, claim) = (OwnClaims::<Seen>::default(), Claim::example(7));
+        assert!(!claims.doubt_longer(&claim, later()), "it is not in doubt");
+        claims.doubt(&claim, Clock::machine().now());
+        // Its time is over, and just then it is asked for.
+        claims.0.lock().expiry.forget(&claim);
+        assert!(claims.doubt_longer(&claim, later()));
+        assert!(claims.expired(&claim).is_none());
+        let ending = expire(&claims, &claim).unwrap();
+        assert!(!claims.doubt_longer(&claim, later()), "it is being ended");
+        claims.ended(&claim, &ending);
+        assert!(!claims.doubt_longer(&claim, later()), "it has ended");
     }
 }

@@ -12,6 +12,9 @@ use crate::locks::{LockRequest, Locks};
 use crate::name::LockName;
 use crate::token::FencingToken;
 
+/// After how long to look again at a run that ends just now.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
 impl LockRequest {
     /// Asks to be the one that does the work in this period, which is 10 ms to 24 h long and begins with the start of the last
     /// run.
@@ -297,8 +300,11 @@ impl Period {
             }
             match self.gate.shut_by().await? {
                 None if self.retry_failed => return Ok(None),
-                // It was opened in between.
-                None => still_good()?,
+                // It was opened in between; or another clock, that of a server, says that the last run still counts.
+                None => {
+                    still_good()?;
+                    tokio::time::sleep(LOOK_AGAIN).await;
+                }
                 Some(ran) if !self.retry_failed && ran.is_of(pass.token) => return Ok(None),
                 ran => return Ok(ran),
             }
@@ -308,10 +314,21 @@ impl Period {
     /// Takes down that the work is done, which began so long ago, unless that was done at its beginning.
     async fn record(&self, began_ago: Duration, pass: impl Into<Pass>) -> Result<()> {
         let rest = self.length.saturating_sub(began_ago);
-        if self.retry_failed && !rest.is_zero() {
-            self.gate.shut(rest, pass).await?;
+        let pass = pass.into();
+        if !self.retry_failed || rest.is_zero() || self.gate.shut(rest, pass.clone()).await? {
+            return Ok(());
         }
-        Ok(())
+        // The answer to an earlier request may have been lost.
+        match self.gate.shut_by().await? {
+            Some(ran) if ran.is_of(pass.token) => Ok(()),
+            _ => Err(Error::new(
+                ErrorKind::LeaseLost,
+                "another run is recorded, or still counts by the clock of the server",
+            )
+            .advise(
+                "the work may be done again in this period; see that the clocks of the hosts agree",
+            )),
+        }
     }
 }
 

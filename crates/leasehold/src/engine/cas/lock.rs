@@ -163,7 +163,9 @@ impl<S: CasStore> Lock<S> {
                 Ok(Some(answer)) => return answer,
                 // The task was of another runtime, which has ended.
                 Ok(None) if !start => {}
-                // It was of this one; or it had begun with the request.
+                // It had begun with the request: the claim may ask again.
+                Err(_) if !start => return Err(ended().because_busy()),
+                // It was of this one.
                 Ok(None) | Err(_) => return Err(ended()),
             }
         }

@@ -270,12 +270,11 @@ impl Shared {
             let in_flight = self.leases.in_flight(leases_moved_to(part));
             let reply = self.client.txn(txn, Haste::Urgent).await;
             in_flight.answered();
-            (part, reply)
+            let leases: Vec<_> = leases_moved_to(part).collect();
+            (part, self.answered_move(&leases, reply))
         });
         let mut moved = Vec::with_capacity(entries.len());
         for (part, reply) in join_all(parts).await {
-            let leases: Vec<_> = leases_moved_to(part).collect();
-            let reply = self.answered_move(&leases, reply);
             for (nth, (entry, _)) in part.iter().enumerate() {
                 let now = match &reply {
                     Ok(reply) => match protocol::moved(reply, nth) {

@@ -223,6 +223,9 @@ impl Engine for ZooKeeper {
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt> {
         let locks = self.ends_expired();
         let nodes = locks.nodes().await?;
+        // What an earlier attempt may have made is not deleted while the claim is asked for again.
+        let longer = Clock::machine().now() + IN_DOUBT;
+        locks.claims.doubt_longer(claim, longer);
         let answer = match locks.attempt(&nodes, claim).await {
             Err(error) if failure::ended_the_session(&error) => {
                 let nodes = locks.nodes().await?;

@@ -53,7 +53,12 @@ impl Locks {
     async fn find(&self, Renew { claim, .. }: &Renew<'_>) -> Result<Renewal> {
         let nodes = self.nodes().await?;
         let lock = nodes.lock(&claim.name);
+        let was_in_doubt = self.claims.is_in_doubt(claim);
         let (sent, queue) = nodes.look_afresh(&lock).await?;
+        // What is found may be deleted as that of a claim in doubt: not as long as the claim relies on it, and if it was deleted since, this knows nothing.
+        if was_in_doubt && !self.claims.doubt_longer(claim, sent + claim.ttl.get()) {
+            return Err(failure::silent());
+        }
         let modes = queue.modes();
         let found = queue.of_claim(&claim.id).next();
         let Some((_, node)) = found.filter(|(at, _)| *at < holders(&modes)) else {
