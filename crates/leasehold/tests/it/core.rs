@@ -795,7 +795,7 @@ fn end_of_one_runtime_strands_no_lease_of_another() {
     let lease = second.block_on(locks.lock("x").ttl(secs(3)).acquire());
     let lease = lease.unwrap();
     drop(first);
-    second.block_on(sleep(secs(5)));
+    second.block_on(async { sleep(secs(5)).await });
     assert!(lease.is_valid(), "nobody renews it");
     assert!(!orphan.is_valid(), "it goes on without its runtime");
 }
