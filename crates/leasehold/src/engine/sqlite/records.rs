@@ -57,6 +57,8 @@ impl Records {
 
     /// Opens the file, and makes it if need be: for the owner of the locks, whoever this is.
     fn open(&self) -> failure::Result<Database> {
+        // What is beyond a link is not even looked at.
+        self.location.check()?;
         let locks = fs::metadata(self.locks.file()).ok();
         database::create(self.location.file(), locks.as_ref().map(Owner::of))?;
         Database::open(&self.location, |path| open(path, self.busy_timeout))
