@@ -693,12 +693,12 @@ pub enum TokenSource {
 pub enum Expiry {
     /// With the claim's own TTL.
     Ttl,
-    /// With the claim's own TTL, which each client counts on its own clock, from when it first saw the last renewal: the store has no clock. One
-    /// that has just connected counts a dead holder's whole TTL anew, so a process that makes a single attempt never outwaits it.
-    Observed,
     /// With the session of the process that held it; a lock cannot outlive it, whatever its TTL. In a
     /// process that lives, a claim that is not renewed ends with its TTL.
     Session,
+    /// With the claim's own TTL, which each client counts on its own clock, from when it first saw the last renewal: the store has no clock. One
+    /// that has just connected counts a dead holder's whole TTL anew, so a process that makes a single attempt never outwaits it.
+    Observed,
 }
 
 /// Among whom a lock excludes.
