@@ -122,8 +122,8 @@ wait "$tools_built" || {
 }
 packages="${CARGO_TARGET_DIR:-target}/package"
 rm -f "$packages"/*.crate
-# What cargo has unpacked from packages of the same version before: it would build that.
-rm -rf "${CARGO_HOME:-$HOME/.cargo}"/registry/src/-*/leasehold*-[0-9]*
+# What cargo has unpacked from packages of the same version before, and built of it: it would take that for the new ones.
+rm -rf "${CARGO_HOME:-$HOME/.cargo}"/registry/src/-*/leasehold*-[0-9]* "${CARGO_TARGET_DIR:-target}"/debug/.fingerprint/leasehold*
 cargo package -q --workspace --exclude xtask --allow-dirty
 for package in "$packages"/*.crate; do
   for file in LICENSE-MIT LICENSE-APACHE README.md; do
